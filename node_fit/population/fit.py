@@ -471,7 +471,8 @@ def number_or_none(number: float) -> float | None:
 
 def positive_estimate(value: float, error: float) -> Estimate:
     """An estimate whose logarithm is about normal."""
-    width = float(np.exp(norm.ppf(0.5 + INTERVAL_LEVEL / 2) * error / value)) if value > 0 else float("nan")
+    with np.errstate(over="ignore"):  # Of a variance that the data do not tell, the interval has no end.
+        width = float(np.exp(norm.ppf(0.5 + INTERVAL_LEVEL / 2) * error / value)) if value > 0 else float("nan")
     return Estimate(value, error, value / width, value * width)
 
 

@@ -8,7 +8,7 @@ model, gives the value and, by the implicit derivative of the mode, the gradient
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -248,6 +248,11 @@ def contract(indices: str, *arrays: Array) -> Array:
     return jnp.einsum(indices, *arrays)  # pyright: ignore[reportUnknownMemberType]
 
 
+def lower_root(matrix: Float[Array, "effect effect"]) -> Float[Array, "effect effect"]:
+    """Cholesky's factor; NaN of a matrix that is not positive definite."""
+    return jnp.linalg.cholesky(matrix)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
 def log_determinant(matrix: Float[Array, "effect effect"]) -> Float[Array, ""]:
     return jnp.linalg.slogdet(matrix)[1]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
@@ -316,7 +321,7 @@ def search_modes(
 
             gradient, exact = jax.grad(joint)(z), jax.hessian(joint)(z)
             expected = curvature_of(jax.jacfwd(transformed)(z), weights(noise, parts, transformed(z), mask, fixed))
-            is_positive = jnp.isfinite(jnp.linalg.cholesky(exact)).all()
+            is_positive = jnp.isfinite(lower_root(exact)).all()
             return joint(z), (gradient, jnp.where(is_positive, exact, expected), expansion)
 
         # Logarithms of variances may be negative, and the search compares shares of a positive value.
@@ -333,7 +338,7 @@ def search_modes(
             return value + room, at
 
         end = search_damped(look_above, propose, begin, damping=MODE_DAMPING, evaluations=MODE_EVALUATIONS)
-        return end.best, end.at[2]
+        return end.best, cast(Expansion, end.at[2])
 
     return jax.vmap(search)(begin, batch, y, mask)
 

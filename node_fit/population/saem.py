@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from ..data.batch import Batch
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
-from .likelihood import Parameters, Population, Structure, contract, measurement_misfit, weights
+from .likelihood import Parameters, Population, Structure, contract, lower_root, measurement_misfit, weights
 from .search import Optimum, begin_without_effects
 from .subjects import compile_program, expand_predictions
 
@@ -36,7 +36,7 @@ MAX_STEP = 0.3
 RIDGE = 1e-6
 
 
-class Chains(NamedTuple):
+class EffectChains(NamedTuple):
     """Where the algorithm is.
 
     - `theta`, `covariance`, `noise`: coordinates of a typical subject, the covariance of the effects, and logarithms of
@@ -76,7 +76,7 @@ class Moves(NamedTuple):
         return Moves(directions, scale, np.arange(len(scale)) < PRIOR_MOVES)
 
 
-class Measured(NamedTuple):
+class MeasuredSubjects(NamedTuple):
     """The subjects, as compiled programs take them."""
 
     steps: Int[Array, " interval"]
@@ -87,7 +87,11 @@ class Measured(NamedTuple):
 
 
 def predict_chains(
-    structure: Structure, measured: Measured, theta: Array, phi: Float[Array, "chain subject effect"], order: int = 0
+    structure: Structure,
+    measured: MeasuredSubjects,
+    theta: Array,
+    phi: Float[Array, "chain subject effect"],
+    order: int = 0,
 ) -> tuple[Float[Array, "chain subject row channel ..."], ...]:
     """Predictions of each subject in each chain, with derivatives by the coordinates."""
     whole = jnp.broadcast_to(theta, (*phi.shape[:2], len(theta))).at[..., np.array(structure.effects)].set(phi)
@@ -99,7 +103,7 @@ def predict_chains(
 
 
 def misfit_of_chains(
-    structure: Structure, measured: Measured, noise: Array, f: Float[Array, "chain subject row channel"]
+    structure: Structure, measured: MeasuredSubjects, noise: Array, f: Float[Array, "chain subject row channel"]
 ) -> Float[Array, "chain subject"]:
     """Minus twice the log density of each subject's measurements; infinite where the model can't be solved."""
     parts = Parameters(noise, noise, noise)  # The misfit takes the noise alone.
@@ -112,11 +116,11 @@ def misfit_of_chains(
 
 
 def draw_effects(
-    structure: Structure, measured: Measured, chains: Chains
-) -> tuple[Chains, Float[Array, "chain subject row channel"]]:
+    structure: Structure, measured: MeasuredSubjects, chains: EffectChains
+) -> tuple[EffectChains, Float[Array, "chain subject row channel"]]:
     """Metropolis's steps of all effects given the parameters; returns the chains and their predictions."""
     effects, moves = np.array(structure.effects), Moves.of(len(structure.effects))
-    root = jnp.linalg.cholesky(chains.covariance)
+    root = lower_root(chains.covariance)
     centre = chains.theta[effects][None, None]
     z = (chains.phi - centre) @ jnp.linalg.inv(root).T
 
@@ -158,12 +162,12 @@ def draw_effects(
 
 def update_parameters(
     structure: Structure,
-    measured: Measured,
-    chains: Chains,
+    measured: MeasuredSubjects,
+    chains: EffectChains,
     f: Float[Array, "chain subject row channel"],
     gain: Float[Array, ""],
     explores: Bool[Array, ""],
-) -> Chains:
+) -> EffectChains:
     """The parameters that the draws make likely, by a gain."""
     phi, effects = chains.phi, np.array(structure.effects)
     first = chains.first + gain * (phi.mean(axis=(0, 1)) - chains.first)
@@ -188,7 +192,7 @@ def is_in_block(structure: Structure) -> Bool[np.ndarray, "effect effect"]:
 
 
 def step_of_noise(
-    structure: Structure, measured: Measured, noise: Array, f: Array, gain: Array
+    structure: Structure, measured: MeasuredSubjects, noise: Array, f: Array, gain: Array
 ) -> Float[Array, " noise"]:
     """A step of Fisher's scoring: the expected information is that of the logarithms of the variances."""
     kinds, mask, y = structure.noise, measured.mask[None], measured.y[None]
@@ -205,7 +209,7 @@ def step_of_noise(
 
 
 def step_of_shared(
-    structure: Structure, measured: Measured, chains: Chains, gain: Array
+    structure: Structure, measured: MeasuredSubjects, chains: EffectChains, gain: Array
 ) -> Float[Array, " coordinate"]:
     """A step of Fisher's scoring of the coordinates without effects, from derivatives of the predictions."""
     noise, shared = structure.noise, np.array([c.kind is None for c in structure.coordinates])
@@ -228,27 +232,31 @@ def limited_step(curvature: Array, slope: Array, gain: Array) -> Array:
 
 
 @compile_program
-def iterate(
-    structure: Structure, measured: Measured, chains: Chains, gains: Float[Array, " iteration"], explores: Array
-) -> Chains:
+def run_iterations(
+    structure: Structure,
+    measured: MeasuredSubjects,
+    chains: EffectChains,
+    gains: Float[Array, " iteration"],
+    explores: Array,
+) -> EffectChains:
     """So many iterations, each with its gain."""
 
-    def iteration(chains: Chains, at: tuple[Array, Array]) -> tuple[Chains, None]:
+    def iteration(chains: EffectChains, at: tuple[Array, Array]) -> tuple[EffectChains, None]:
         chains, f = draw_effects(structure, measured, chains)
         return update_parameters(structure, measured, chains, f, *at), None
 
     return jax.lax.scan(iteration, chains, (gains, explores))[0]
 
 
-def begin_chains(population: Population, x: Float[np.ndarray, " parameter"], seed: int) -> Chains:
-    """Chains at parameters, with effects of zero."""
+def begin_chains(population: Population, x: Float[np.ndarray, " parameter"], seed: int) -> EffectChains:
+    """EffectChains at parameters, with effects of zero."""
     structure, parts = population.structure, population.structure.parts(jnp.asarray(x))
     effects, subjects = np.array(structure.effects), population.subjects.count
     chains = -(-MIN_CHAINED_SUBJECTS // subjects)
     centre = parts.theta[effects]
     phi = jnp.broadcast_to(centre, (chains, subjects, len(effects)))
     covariance = jnp.asarray(population.covariance(x))
-    return Chains(
+    return EffectChains(
         parts.theta,
         covariance,
         parts.noise,
@@ -260,7 +268,7 @@ def begin_chains(population: Population, x: Float[np.ndarray, " parameter"], see
     )
 
 
-def parameters_of(structure: Structure, chains: Chains) -> Float[np.ndarray, " parameter"]:
+def parameters_of_chains(structure: Structure, chains: EffectChains) -> Float[np.ndarray, " parameter"]:
     """The parameters of chains as a vector."""
     spread = structure.covariances.parameters_of(np.asarray(chains.covariance))
     return np.concatenate([np.asarray(chains.theta), spread, np.asarray(chains.noise)])
@@ -291,17 +299,19 @@ def search_by_draws(
             whole[:, list(structure.effects)] = chains.phi[0]
             subjects = population.subjects.settled(whole)
             population = Population(subjects, structure)
-            measured = Measured(
+            measured = MeasuredSubjects(
                 jnp.asarray(subjects.counts),
                 subjects.model,
                 subjects.batch,
                 jnp.asarray(subjects.y),
                 jnp.asarray(subjects.mask),
             )
-            chains = iterate(structure, measured, chains, jnp.asarray(gains[at]), jnp.asarray(number[at] < exploring))
+            chains = run_iterations(
+                structure, measured, chains, jnp.asarray(gains[at]), jnp.asarray(number[at] < exploring)
+            )
             if middle is None and 2 * (at.stop - exploring) >= len(number) - exploring:
-                middle = parameters_of(structure, chains)
-        x = parameters_of(structure, chains)
+                middle = parameters_of_chains(structure, chains)
+        x = parameters_of_chains(structure, chains)
         modes = population.find_modes(x)
         population = population.settled(x, modes)
         modes, expansion = population.find_modes_and_expansion(x, modes)

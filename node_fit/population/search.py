@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float
@@ -183,9 +184,13 @@ def minimize_objective(population: Population, x: Float[np.ndarray, " parameter"
     objective(x)
     curvature = objective.slopes.T @ objective.slopes / 2 + np.eye(len(x))
     options = {"gtol": GRADIENT, "maxiter": MAX_ITERATIONS, "hess_inv0": invert(curvature)}
-    end = minimize(objective, x, jac=True, method="BFGS", callback=stop_when_idle, options=options)
-    value, _ = objective(np.asarray(end.x))
-    return Optimum(population, np.asarray(end.x), objective.z, value, objective.slopes, objective.evaluations)
+    end = cast(
+        OptimizeResult,
+        minimize(objective, x, jac=True, method="BFGS", callback=stop_when_idle, options=options),  # pyright: ignore
+    )
+    x = np.asarray(end.x)
+    value, _ = objective(x)
+    return Optimum(population, x, objective.z, value, objective.slopes, objective.evaluations)
 
 
 def invert(curvature: Float[np.ndarray, "parameter parameter"]) -> Float[np.ndarray, "parameter parameter"]:

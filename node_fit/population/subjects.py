@@ -204,7 +204,7 @@ def whole_index(coordinates: int, order: int) -> Int[np.ndarray, " place"]:
 StateFunction = Callable[[Array, Array], Array]
 
 
-def propagate(function: StateFunction, states: Jets, phi: Float[Array, " coordinate"]) -> Jets:
+def propagate_jets(function: StateFunction, states: Jets, phi: Float[Array, " coordinate"]) -> Jets:
     """The jets of a function of states and coordinates from those of the states, each derivative once."""
     count = len(phi)
     parts: list[Array] = []
@@ -217,7 +217,7 @@ def propagate(function: StateFunction, states: Jets, phi: Float[Array, " coordin
             for each in subsets
         ]
         directions = [jnp.eye(count, dtype=phi.dtype)[rows[:, place]] for place in range(order)]
-        differential = differentiate(function, order)
+        differential = differentiate_along(function, order)
         axes = ([None, *[-1] * (len(along) - 1)], None, [0] * order)
         along[0] = along[0][..., 0]
         if order:
@@ -233,17 +233,21 @@ def places_in(coordinates: int, rows: Int[np.ndarray, "derivative place"]) -> In
     return np.array([places[tuple(row)] for row in rows.tolist()], int)
 
 
-def differentiate(function: StateFunction, order: int) -> Callable[[list[Array], Array, list[Array]], Array]:
+def differentiate_along(function: StateFunction, order: int) -> Callable[[list[Array], Array, list[Array]], Array]:
     """The mixed derivative along as many directions of the coordinates, as a function of the states with their
     derivatives by each set of directions, of the coordinates, and of the directions."""
     if order == 0:
         return lambda along, phi, directions: function(along[0], phi)
-    lower = differentiate(function, order - 1)
+    lower = differentiate_along(function, order - 1)
 
     def mixed(along: list[Array], phi: Array, directions: list[Array]) -> Array:
         half, others = len(along) // 2, directions[:-1]
         begin, tangent = (along[:half], phi), (along[half:], directions[-1])
-        return jax.jvp(lambda along, phi: lower(along, phi, others), begin, tangent)[1]
+
+        def at(along: list[Array], phi: Array) -> Array:
+            return lower(along, phi, others)
+
+        return jax.jvp(at, begin, tangent)[1]
 
     return mixed
 
@@ -268,7 +272,7 @@ class JetField(eqx.Module):
             return with_constants(self.model, self.coordinates, phi).field(t, states, u[:inputs])
 
         states = Jets.of(y, len(self.model.latent), len(self.coordinates), self.order)
-        return propagate(rates, states, u[inputs:]).flat()
+        return propagate_jets(rates, states, u[inputs:]).flat()
 
 
 def simulate_subjects(
@@ -291,7 +295,7 @@ def simulate_subjects(
             return with_constants(model, coordinates, phi).first_states(alone(subject))[0]
 
         none = Jets(tuple(jnp.zeros((0, len(multi_indices(count, each)))) for each in range(order + 1)))
-        return propagate(start, none, phi).flat()
+        return propagate_jets(start, none, phi).flat()
 
     starts = jax.vmap(begin)(phi, batch)
     plain = model.problem(batch, starts[:, : len(model.latent)])
@@ -320,7 +324,7 @@ def simulate_subjects(
             return columns_by_name(from_line, scaled, scaler.bounds)
 
         jets = jax.vmap(lambda row: Jets.of(row, len(model.latent), count, order))(numbers)
-        return propagate(channels, jets, phi).whole(count)
+        return propagate_jets(channels, jets, phi).whole(count)
 
     return jax.vmap(observe)(phi, numbers, batch), solution.errors
 

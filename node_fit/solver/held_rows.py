@@ -111,9 +111,9 @@ def march_rows(
         after, stages = runge_kutta_step(table, rates, t, h, y, slope if reuses else None)
         return after, estimate_error(table, h, y, after, stages, tolerances), stages[-1]
 
-    def through(carry: Carry, interval: Interval, count: int | Array) -> tuple[Carry, tuple[Array, Array]]:
-        y, slope, watch = carry
-        y = interval.begun(y)
+    def through(carry: Carry, at: tuple[Interval, Array | None]) -> tuple[Carry, tuple[Array, Array]]:
+        (y, slope, watch), (interval, own) = carry, at
+        count, y = cast(int, substeps) if own is None else own, interval.begun(y)
         h = (interval.end - interval.begin) / count
 
         triggers = triggers_of(interval) if has_triggers(problem.field) else None
@@ -135,8 +135,7 @@ def march_rows(
         return carry, (y, largest)
 
     def alone(y: Array, interval: Interval) -> tuple[Array, Array]:
-        assert isinstance(substeps, int)
-        (y, *_), (_, errors) = through((y, jnp.zeros_like(y), None), interval, substeps)
+        (y, *_), (_, errors) = through((y, jnp.zeros_like(y), None), (interval, None))
         return y, errors
 
     # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
@@ -150,11 +149,6 @@ def march_rows(
         slope = rates_in(problem.field, origin, first)(first.begin, y0) if reuses else jnp.zeros_like(y0)
         watch = triggers_of(first).begin(first.begin, y0) if has_triggers(problem.field) else None
         counts = None if isinstance(substeps, int) else jnp.broadcast_to(substeps, (intervals.begin.shape[1],))
-
-        def pass_interval(carry: Carry, at: tuple[Interval, Array | None]) -> tuple[Carry, tuple[Array, Array]]:
-            interval, count = at
-            return through(carry, interval, cast(int, substeps) if count is None else count)
-
-        _, (ys, errors) = jax.lax.scan(jax.checkpoint(pass_interval), (y0, slope, watch), (each, counts))
+        _, (ys, errors) = jax.lax.scan(jax.checkpoint(through), (y0, slope, watch), (each, counts))
     at_rows = at_given_ends(jnp.swapaxes(ys, 0, 1), index)
     return RowMarch(jnp.concatenate([y0[:, None], at_rows], axis=1), jnp.swapaxes(errors, 0, 1))

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 import node_fit
 from node_fit.population.fit import build_population
-from node_fit.population.saem import Measured, begin_chains, draw_effects
+from node_fit.population.saem import MeasuredSubjects, begin_chains, draw_effects
 from node_fit.runtime.placement import scope
 
 SUBJECTS, TIMES = 60, np.array([0.0, 1.0, 2.0, 3.0])
@@ -97,7 +97,7 @@ def test_draws_are_of_the_posterior(lines):
     x = np.array([{"y0": 2.0, "b": -0.7}[name] for name in names] + [np.log(0.6), np.log(0.4), np.log(0.5)])
     subjects = population.subjects
     with scope("x64"):
-        measured = Measured(
+        measured = MeasuredSubjects(
             jnp.asarray(subjects.counts),
             subjects.model,
             subjects.batch,

@@ -10,7 +10,7 @@ import pytest
 
 import node_fit
 from node_fit.population.fit import build_population
-from node_fit.population.subjects import Jets, propagate
+from node_fit.population.subjects import Jets, propagate_jets
 from node_fit.runtime.placement import scope
 from node_fit.solver.held_rows import march_rows
 from node_fit.solver.problem import InitialValueProblem, between_rows
@@ -76,8 +76,8 @@ def test_jets_follow_the_chain_rule():
 
     with scope("x64"):
         phi = jnp.array([0.7, 0.3])
-        inner = propagate(lambda _, phi: states(phi), Jets.of(jnp.zeros(0), 0, 2, 3), phi)
-        found = propagate(function, inner, phi)
+        inner = propagate_jets(lambda _, phi: states(phi), Jets.of(jnp.zeros(0), 0, 2, 3), phi)
+        found = propagate_jets(function, inner, phi)
         assert [part.shape[1] for part in found.parts] == [1, 2, 3, 4]  # Each derivative once.
         for order, part in enumerate(found.whole(2)):
             wanted = derivatives_of(lambda phi: function(states(phi), phi), order)(phi)
