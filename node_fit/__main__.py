@@ -22,6 +22,7 @@ from .startup import BEGAN
 # Commands that are also modules, by the word that names them after `node-fit`.
 COMMANDS = {
     "analysis": "node_fit.analysis.__main__",
+    "app": "node_fit.workbench.__main__",
     "predict": "node_fit.predict",
     "discover": "node_fit.discover.__main__",
     "export": "node_fit.export.__main__",

@@ -43,7 +43,7 @@ LIBRARY = [
     "sample",
     "__init__",
 ]
-APPLICATION = ["startup", "report", "app", "predict", "tune", "benchmark", "__main__"]
+APPLICATION = ["startup", "report", "app", "predict", "tune", "benchmark", "workbench", "__main__"]
 FOLDERS = LIBRARY + APPLICATION
 FOR_COMMANDS = {"hydra", "omegaconf", "argparse"}
 MOST_FILES_AT_ROOT, MOST_LINES, LONGEST_FUNCTION = 6, 900, 60

@@ -241,10 +241,20 @@ def read_equation_lines(path: str | Path) -> EquationFile:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"equations: {path} is not a text in UTF-8; save it as one.") from None
+    return read_equation_text(text, str(path))
+
+
+def read_equation_text(text: str, origin: str) -> EquationFile:
+    """Reads equations from the lines of a text, as `read_equation_lines` does.
+
+    **Arguments:** `origin`: the file, or what else the text is, for errors.
+
+    **Raises:** `ValueError` that names the origin, the line and the column.
+    """
     found = EquationFile()
     places: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        written, place = line.partition("#")[0], f"{path}, line {number}"
+        written, place = line.partition("#")[0], f"{origin}, line {number}"
         if not written.strip():
             continue
         if (parts := LINE.fullmatch(written)) is None:
@@ -267,7 +277,8 @@ def read_equation_lines(path: str | Path) -> EquationFile:
             raise ValueError(f"{place}: {places[state]} gives an equation of {state!r} already; remove one.")
         found[state], places[state] = parts["text"].strip(), place
     if not found:
-        raise ValueError(f"equations: {path} holds none; write a line for each state, such as v: m*(1 - x^2)*v - x.")
+        place = "" if origin == "equations" else f"{origin} holds none; "
+        raise ValueError(f"equations: {place}write a line for each state, such as v: m*(1 - x^2)*v - x.")
     found.lines = places
     return found
 

@@ -1,0 +1,131 @@
+"""The options that the page offers, each a key of the command that is checked before it becomes a word of it."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from ..app.launching import as_value
+from ..model.fields.equations import read_equation_text
+from ..runtime.serialization import parse_number
+
+# What a text may have [letters], and how many constants.
+MAX_TEXT, MAX_EQUATIONS, MAX_CONSTANTS = 200, 20_000, 200
+# The words of a choice on the page that say a group's option, of `field`.
+FIELDS = ("auto", "mlp", "linear", "sparse", "second_order", "known")
+
+
+def one_of(*known: str) -> Callable[[str, object], str]:
+    def check(key: str, value: object) -> str:
+        if value not in known:
+            raise ValueError(f"{key} must be one of {', '.join(known)}, got {value!r:.40}.")
+        return str(value)
+
+    return check
+
+
+def whole_number(least: int, most: int) -> Callable[[str, object], str]:
+    def check(key: str, value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"{key} must be a whole number from {least} to {most:,}, got {value!r:.40}.")
+        return str(value)
+
+    return check
+
+
+def positive_number(key: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+        raise ValueError(f"{key} must be a positive number, got {value!r:.40}.")
+    return repr(float(value))
+
+
+def short_text(key: str, value: object) -> str:
+    if not isinstance(value, str) or not value or len(value) > MAX_TEXT or not value.isprintable():
+        raise ValueError(f"{key} must be a text of at most {MAX_TEXT} letters, got {value!r:.40}.")
+    return as_value(value)
+
+
+# How a table is written, where that is not recognised.
+READING: dict[str, Callable[[str, object], str]] = {
+    "data.decimal": lambda key, value: as_value(one_of(".", ",")(key, value)),
+    "data.header": whole_number(1, 100_000),
+    "data.first_row": whole_number(1, 100_000),
+    "data.sheet": short_text,
+    "data.time_unit": one_of("s", "min", "h", "d"),
+    "data.day_first": one_of("true", "false"),
+    "data.step": positive_number,
+}
+FITTING: dict[str, Callable[[str, object], str]] = {
+    "effort": one_of("quick", "normal", "thorough"),
+    "training.steps": whole_number(1, 1_000_000),
+    "precision": one_of("x32", "x64"),
+    "hidden": whole_number(0, 20),
+    "start": one_of("first", "fitted"),
+    "seed": whole_number(0, 2**31 - 1),
+    "data.split.by": one_of("trajectory", "time"),
+    "discover": one_of("true", "false"),
+}
+
+
+def words_of_reading(options: Mapping[str, object]) -> list[str]:
+    """The overrides that say how a table is written."""
+    return [f"{key}={READING[key](key, value)}" for key, value in options.items() if key in READING]
+
+
+def words_of_options(options: Mapping[str, object]) -> list[str]:
+    """The overrides of what the page offers, in the order of the tables above; nothing else becomes a word.
+
+    **Raises:** `ValueError` that names the key, and says what it takes.
+    """
+    known = {**READING, **FITTING}
+    own = ("field", "equations", "constants")
+    if unknown := [key for key in options if key not in known and key not in own]:
+        raise ValueError(f"{unknown[0]!r:.60} is no option of this page; use the command for it.")
+    words = [f"{key}={check(key, options[key])}" for key, check in known.items() if key in options]
+    field = one_of(*FIELDS)("field", options.get("field", "auto"))
+    if field == "known":
+        equations = read_equations(options.get("equations"))
+        words += ["field=known", f"+field.equations={as_value(equations)}"]
+        if constants := read_constants(options.get("constants") or ""):
+            words.append(f"+field.constants={as_value(constants)}")
+    elif field != "auto":
+        words.append(f"field={field}")
+    return words
+
+
+def read_equations(text: object) -> dict[str, str]:
+    """Equations, a line each, such as `x: -k*x`.
+
+    **Raises:** `ValueError` that names the line.
+    """
+    if not isinstance(text, str) or len(text) > MAX_EQUATIONS:
+        raise ValueError(f"equations must be a text of at most {MAX_EQUATIONS:,} letters.")
+    return dict(read_equation_text(text, "equations"))
+
+
+def read_constants(text: object) -> dict[str, object]:
+    """First values of constants, a line each: `k = 1.0`, or with bounds `k = 1.0, 0, 10`.
+
+    **Raises:** `ValueError` that names the line.
+    """
+    if not isinstance(text, str) or len(text) > MAX_EQUATIONS:
+        raise ValueError(f"constants must be a text of at most {MAX_EQUATIONS:,} letters.")
+    found: dict[str, object] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        name, sign, values = (
+            (part.strip() for part in re.split(r"([=:])", line, maxsplit=1))
+            if re.search("[=:]", line)
+            else ("", "", "")
+        )
+        try:
+            numbers = [parse_number(each) for each in values.split(",")]
+        except ValueError:
+            numbers = []
+        if not sign or not name.isidentifier() or len(numbers) not in (1, 3):
+            raise ValueError(
+                f"constants, line {number}: write k = 1.0, or k = 1.0, 0, 10 with bounds; got {line!r:.60}."
+            )
+        found[name] = numbers[0] if len(numbers) == 1 else numbers
+    if len(found) > MAX_CONSTANTS:
+        raise ValueError(f"constants must be at most {MAX_CONSTANTS}, got {len(found)}.")
+    return found

@@ -1,0 +1,266 @@
+"""The runs in the working directory, and the one fit that runs: a command in a process of its own."""
+
+import datetime
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from ..report.pages import PAGE_NAME
+from ..report.run_files import command_of, read_config_text, read_json, read_losses, read_summary
+from ..runtime.serialization import Json, is_json
+from ..storage.checkpoint import steps_in
+from ..storage.files import lock, write_file
+
+OUTPUTS = Path("outputs")
+RUN_ID = re.compile(r"(\d{4}-\d{2}-\d{2})_(\d{2}-\d{2}-\d{2}(?:-\d{1,6})?)")
+# What the page's process leaves in a run's directory: what it printed, and by which process it was begun.
+PRINTED, BEGUN = ".printed.txt", ".begun.json"
+# Of what was printed [bytes], and of losses [rows], a page is sent so much at the most.
+MAX_PRINTED, MAX_LOSSES, MAX_RUNS = 40_000, 2_000, 50
+# Files of a run that the page offers, by the words that it uses for them.
+FILES = {
+    "model": "model.safetensors",
+    "predictions": "predictions.csv",
+    "summary": "summary.json",
+    "config": "config.yaml",
+    "log": "metrics.csv",
+}
+# Seconds that a fit has to save its state.
+PATIENCE_AT_STOP = 10.0
+
+
+class NoRun(ValueError):
+    """Raised for an id that no run has."""
+
+
+class Busy(ValueError):
+    """Raised where a fit runs already, or none does."""
+
+
+def find_run(key: str) -> Path:
+    """The directory of a run.
+
+    **Raises:** `NoRun` if there is none of this id.
+    """
+    parts = RUN_ID.fullmatch(key)
+    path = OUTPUTS / parts[1] / parts[2] if parts else None
+    if path is None or not path.is_dir() or path.is_symlink():
+        raise NoRun("there is no such run here.")
+    return path
+
+
+def id_of_run(path: Path) -> str:
+    return f"{path.parent.name}_{path.name}"
+
+
+def list_runs() -> list[Path]:
+    """The newest runs of the working directory."""
+    paths = [path for path in OUTPUTS.glob("*/*") if RUN_ID.fullmatch(id_of_run(path)) and path.is_dir()]
+    return sorted(paths, reverse=True)[:MAX_RUNS]
+
+
+class Fits:
+    """Begins, stops and resumes fits, one at a time. A fit outlives a page that is closed, and a server that is killed."""
+
+    def __init__(self):
+        self.guard = threading.Lock()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.path: Path | None = None
+
+    def begin(self, words: Sequence[str]) -> Path:
+        """Begins a fit in a new run directory, and returns that.
+
+        **Raises:** `Busy` if one runs.
+        """
+        now = datetime.datetime.now()
+        path = OUTPUTS / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S-%f}"
+        self.start([*words, f"hydra.run.dir={path}"], path)
+        return path
+
+    def resume(self, path: Path) -> None:
+        """Goes on with a run, in its own directory.
+
+        **Raises:** `Busy` if a fit runs.
+        """
+        self.start([f"resume={path}"], path)
+
+    def start(self, words: Sequence[str], path: Path) -> None:
+        with self.guard:
+            if (running := self.running()) is not None:
+                raise Busy(f"the fit {id_of_run(running)} is running; stop it first, or wait for it.")
+            path.mkdir(parents=True, exist_ok=True)
+            with open(path / PRINTED, "ab") as printed:
+                self.process = spawn_fit(words, printed)
+            self.path = path
+            begun: Json = {"process": self.process.pid, "words": list(words), "ended": None}
+            write_begun(path, begun)
+            threading.Thread(target=self.watch, args=(self.process, path, begun), daemon=True).start()
+
+    def watch(self, process: "subprocess.Popen[bytes]", path: Path, begun: Json) -> None:
+        """Notes how a fit has ended."""
+        begun["ended"] = process.wait()
+        write_begun(path, begun)
+
+    def running(self) -> Path | None:
+        """The run whose fit is running; one that was begun before this server counts, too."""
+        if self.process is not None and self.process.poll() is None:
+            return self.path
+        return next((path for path in list_runs()[:5] if is_orphan(path)), None)
+
+    def is_running(self, path: Path) -> bool:
+        if self.path == path and self.process is not None and self.process.poll() is None:
+            return True
+        return is_orphan(path)
+
+    def stop(self, path: Path) -> None:
+        """Sends a fit what Ctrl-C sends: it saves its state and ends; a second time it ends at once.
+
+        **Raises:** `Busy` if this fit does not run.
+        """
+        if not self.is_running(path):
+            raise Busy("this fit is not running.")
+        if self.path == path and self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        else:
+            os.kill(int(read_json(path / BEGUN)["process"]), signal.SIGINT)
+
+    def close(self) -> None:
+        """Ends the fit of this server, with its state saved."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(PATIENCE_AT_STOP)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def spawn_fit(words: Sequence[str], printed: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Starts the command of a fit. In a session of its own, Ctrl-C in the terminal of the server does not reach it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "node_fit", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=printed,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def write_begun(path: Path, begun: Json) -> None:
+    write_file(path / BEGUN, (json.dumps(begun) + "\n").encode())
+
+
+def is_orphan(path: Path) -> bool:
+    """Whether another process runs a fit that a page has begun, as after the page's server was killed.
+
+    Only of these the lock is tried, since for that moment the run itself could not take it.
+    """
+    begun = read_json(path / BEGUN)
+    if not begun or begun.get("ended") is not None or not (path / ".lock").is_file():
+        return False
+    try:
+        with lock(path / ".lock"):
+            return False
+    except BlockingIOError:
+        return True
+
+
+def describe_status(path: Path, fits: Fits) -> tuple[str, str]:
+    """How a run stands, in a word and in a sentence."""
+    if fits.is_running(path):
+        return "running", "the fit is running."
+    summary = read_summary(path)
+    begun = read_json(path / BEGUN)
+    ended = begun.get("ended")
+    if status := summary.get("status"):
+        diagnosis = summary.get("diagnosis")
+        sentence = diagnosis.get("sentence") if is_json(diagnosis) else None
+        return str(status), str(sentence or summary.get("reason") or "")
+    can = " Its state is saved: go on with Resume." if can_resume(path) else ""
+    if isinstance(ended, int) and ended < 0:
+        return "killed", f"the process of the fit was ended by {signal.Signals(-ended).name}.{can}"
+    if ended is None and begun:
+        return "killed", f"the process of the fit has ended without a word.{can}"
+    return "unfinished", f"the run has no summary.{can}"
+
+
+def can_resume(path: Path) -> bool:
+    """Whether there is a state from which a fit goes on."""
+    folder = path / "checkpoints"
+    return (path / "config.yaml").is_file() and any(map(steps_in, (folder, *folder.glob("attempt-*"))))
+
+
+def describe_run(path: Path, fits: Fits, since: int = 0) -> Json:
+    """What the page shows of a run, from its directory.
+
+    **Arguments:** `since`: the number of rows of losses that the page has already.
+    """
+    status, sentence = describe_status(path, fits)
+    losses = read_losses(path / "metrics.csv")
+    since = since if 0 <= since <= len(losses) else 0
+    step = max((len(losses) - since) // MAX_LOSSES, 1)
+    summary = read_summary(path)
+    return {
+        "id": id_of_run(path),
+        "status": status,
+        "sentence": sentence,
+        "kind": (summary.get("diagnosis") or {}).get("kind"),
+        "printed": read_printed(path),
+        "rows": len(losses),
+        "losses": [
+            [row.get("step"), row.get("train_loss"), row.get("validation_loss"), row.get("attempt") or row.get("stage")]
+            for row in losses[since::step]
+        ],
+        "pictures": [
+            {"name": picture.name, "version": picture.stat().st_mtime_ns} for picture in pictures_of(path).values()
+        ],
+        "files": [word for word, name in FILES.items() if (path / name).is_file()],
+        "has_report": (path / PAGE_NAME).is_file() and status != "running",
+        "can_resume": status != "running" and can_resume(path),
+        "command": command_of(read_json(path / ".run.json"), summary) if (path / ".run.json").is_file() else "",
+        "equations": summary.get("equations") or {},
+        "constants": summary.get("constants") or {},
+        "confidence": summary.get("confidence") or {},
+        "metrics": summary.get("metrics") or {},
+        "baselines": summary.get("baselines") or {},
+    }
+
+
+def describe_briefly(path: Path, fits: Fits) -> Json:
+    """A line of the list of runs."""
+    config = read_config_text(path / "config.yaml")[0].get("data")
+    source = config.get("path") if is_json(config) else None
+    return {
+        "id": id_of_run(path),
+        "status": describe_status(path, fits)[0],
+        "data": Path(source).name if isinstance(source, str) else "",
+    }
+
+
+def pictures_of(path: Path) -> dict[str, Path]:
+    """The pictures of a run by their names, that of the fit first."""
+    found = {each.name: each for each in sorted(path.glob("plots/*.png")) if not each.is_symlink()}
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "fit.png", item[0])))
+
+
+def read_printed(path: Path) -> str:
+    """The last lines of what the command has printed."""
+    try:
+        with open(path / PRINTED, "rb") as file:
+            file.seek(max(os.path.getsize(path / PRINTED) - MAX_PRINTED, 0))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def command_of_words(words: Sequence[str]) -> str:
+    """The command that a fit would be."""
+    return f"python -m node_fit {shlex.join(words)}"

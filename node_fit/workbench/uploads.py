@@ -1,0 +1,242 @@
+"""The tables that were dropped on the page: kept by the digest of their content, and seen as columns with roles."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..app.config.build import build
+from ..app.launching import as_value, guess_columns, keys_of_option, reading_of, value_of
+from ..data.dataset import Dataset
+from ..data.table_source import Table
+from ..data.tables.clocks import holds_clock
+from ..data.tables.guess import ColumnsToSee, find_likely_inputs, number_in
+from ..data.tables.options import ReadingOptions
+from ..data.tables.reading import column_names, read_file
+from ..data.tables.times import holds_stamps
+from ..report.page import jsonable_numbers, jsonable_times
+from ..runtime.serialization import Json
+from ..storage.files import write_file
+
+if TYPE_CHECKING:
+    import pandas
+
+# Of one table, and of all that are kept [bytes].
+MAX_UPLOAD_BYTES, MAX_KEPT_BYTES = 200_000_000, 2_000_000_000
+# What is shown of a table: rows as they are written, columns, points of a picture, trajectories, letters of a cell.
+SHOWN_ROWS, MAX_SHOWN_COLUMNS, PICTURE_POINTS, MAX_PICTURED, MAX_CELL = 8, 60, 500, 12, 60
+TABLE_ID = re.compile(r"[0-9a-f]{16}")
+# What a file name keeps; other letters become a line.
+OTHER_LETTERS = re.compile(r"[^\w.-]+", re.ASCII)
+MAX_NAME = 80
+# The roles of columns that the page knows, which are keys of `data`.
+SINGLE_ROLES, LISTED_ROLES = ("time", "time_of_day", "trajectory"), ("states", "inputs", "covariates")
+
+
+class NotKept(ValueError):
+    """Raised for a table that can't be kept, or that nobody has uploaded."""
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """The tables in a folder, each in a folder of its own that has its id as a name.
+
+    **Arguments:** `folder`: relative to the working directory, so that commands name a table as the page does.
+    """
+
+    folder: Path
+
+    def keep(self, name: str, content: bytes) -> str:
+        """Keeps a table; the same one again is the one that is there. Returns its id.
+
+        **Raises:** `NotKept` if it is empty, or there is no room.
+        """
+        if not content:
+            raise NotKept(f"{name} is empty; it needs a line of column names and rows of numbers.")
+        key = hashlib.sha256(safe_name(name).encode() + b"\0" + content).hexdigest()[:16]
+        place = self.folder / key
+        if not place.is_dir():
+            kept = sum(path.stat().st_size for path in self.folder.glob("*/*") if path.is_file())
+            if kept + len(content) > MAX_KEPT_BYTES:
+                raise NotKept(f"{self.folder} holds {kept / 1e9:.2g} GB of tables already; remove some of its folders.")
+        place.mkdir(parents=True, exist_ok=True)
+        write_file(place / safe_name(name), content)
+        return key
+
+    def find(self, key: str) -> Path:
+        """The file of a table.
+
+        **Raises:** `NotKept` if there is none of this id.
+        """
+        files = sorted((self.folder / key).glob("[!.]*")) if TABLE_ID.fullmatch(key) else []
+        if len(files) != 1 or files[0].is_symlink() or not files[0].is_file():
+            raise NotKept("there is no such table; drop it again.")
+        return files[0]
+
+    def list(self) -> list[Json]:
+        """The ids and names of all tables, the newest first."""
+        folders = [path for path in self.folder.glob("*") if TABLE_ID.fullmatch(path.name)]
+        found: list[Json] = []
+        for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True):
+            try:
+                found.append({"id": folder.name, "name": self.find(folder.name).name})
+            except NotKept:
+                continue
+        return found
+
+
+def safe_name(name: str) -> str:
+    """A file name of letters, digits, points and lines, with the ending that tells the format."""
+    last = re.split(r"[/\\]", name)[-1]
+    plain = OTHER_LETTERS.sub("_", last).strip("._-") or "table"
+    stem, dot, ending = plain.rpartition(".")
+    return f"{stem[: MAX_NAME - len(ending)]}.{ending}" if dot and len(ending) < 12 else plain[:MAX_NAME]
+
+
+def words_of_roles(roles: Mapping[str, object] | None) -> list[str]:
+    """The overrides that give columns their roles; none where the program shall guess them.
+
+    **Raises:** `ValueError` if a role is none of a table, or does not name columns.
+    """
+    if roles is None:
+        return []
+    known = (*SINGLE_ROLES, *LISTED_ROLES, "sigma")
+    if unknown := set(roles) - set(known):
+        raise ValueError(f"{sorted(unknown)[0]!r} is no role of a column; roles are {', '.join(known)}.")
+    words: list[str] = []
+    for role in known:
+        value = roles.get(role)
+        names = {"sigma": dict[str, str]}.get(role, list[str] if role in LISTED_ROLES else str)
+        checked = build_names(value, names, role)
+        if role == "sigma" and not checked:
+            words.append("data.sigma=estimate")
+        elif role != "covariates" or checked:
+            words.append(f"data.{role}={as_value(checked)}")
+    return words
+
+
+def build_names(value: object, kind: type, role: str) -> object:
+    """Names of columns as JSON has them: a text or none, a list of texts, or texts by texts."""
+    if kind is str:
+        if value is None or isinstance(value, str):
+            return value
+    elif kind == list[str]:
+        if value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            return value or []
+    elif value is None or (
+        isinstance(value, dict) and all(isinstance(each, str) for each in (*value, *value.values()))
+    ):
+        return value or {}
+    raise ValueError(f"the role {role!r} must name columns, got {value!r:.60}.")
+
+
+def look_at(path: Path, roles: Mapping[str, object] | None, words: Sequence[str]) -> Json:
+    """What the page shows of a table: its first rows, its columns, their roles, and the data as a fit would read them.
+
+    **Arguments:** `roles`: of columns; None for those that the program guesses. `words`: overrides that say how the
+    table is written.
+
+    **Raises:** `ValueError` or `OSError` if the file is no table.
+    """
+    given = {word.partition("=")[0]: word for word in words}
+    options = reading_of(given)
+    names = list(dict.fromkeys(name for name in column_names(path, options) if name))
+    table = read_file(path, ColumnsToSee(time=None, states=tuple(names)), options=options)
+    shown: Json = {
+        "name": path.name,
+        "rows": len(table),
+        "columns": [describe_column(name, table.columns[name]) for name in names[:MAX_SHOWN_COLUMNS]],
+        "left": max(len(names) - MAX_SHOWN_COLUMNS, 0),
+        "recognised": list(table.notes),
+        "units": dict(table.units),
+        "roles": roles,
+        "likely_inputs": {},
+    }
+    try:
+        if roles is None:
+            shown["roles"], shown["likely_inputs"] = guess_roles(path, given, options)
+        given |= {word.partition("=")[0]: word for word in words_of_roles(roles)}
+        made, said = keys_of_option([str(path)], given)
+        data = table_of_words([*given.values(), *made]).read(str(path))
+        return shown | {"said": said, "data": describe_data(data), "error": None}
+    except (ValueError, OSError) as error:
+        return shown | {"said": "", "data": None, "error": str(error)}
+
+
+def guess_roles(path: Path, given: dict[str, str], options: ReadingOptions) -> tuple[Json, dict[str, str]]:
+    """The roles that the program gives to columns, and those of them that look like inputs, each with why."""
+    columns = guess_columns(path, path.name, given)
+    likely: dict[str, str] = {}
+    if columns.time is not None and len(columns.states) > 1:
+        try:
+            likely = find_likely_inputs(path, columns.time, columns.trajectory, columns.states, options)
+        except (ValueError, OSError):  # Said where the table is read.
+            likely = {}
+    roles: Json = {
+        "time": columns.time,
+        "time_of_day": columns.time_of_day,
+        "trajectory": columns.trajectory,
+        "states": list(columns.states),
+        "inputs": [],
+        "covariates": [],
+        "sigma": dict(columns.deviations),
+    }
+    return roles, likely
+
+
+def table_of_words(words: Sequence[str]) -> Table:
+    """The table that overrides of `data` describe."""
+    values: Json = {}
+    for word in words:
+        key = word.partition("=")[0]
+        if key.startswith("data.") and key.count(".") == 1:
+            values[key.removeprefix("data.")] = value_of(word)
+    return build({"_target_": "node_fit.Table", **values}, "data")
+
+
+def describe_column(name: str, column: "pandas.Series") -> Json:
+    """A column by its name, its kind, its first cells, and points of a picture against the number of the row."""
+    rows = np.linspace(0, len(column) - 1, min(len(column), PICTURE_POINTS)).round().astype(int)
+    numbers = np.array([np.nan if (value := number_in(each)) is None else value for each in column.iloc[rows]], float)
+    kind = "numbers" if np.isfinite(numbers).mean() >= 0.5 else "text"
+    if kind == "text" and holds_stamps(column):
+        kind = "dates"
+    elif kind == "text" and holds_clock(column):
+        kind = "times of day"
+    return {
+        "name": name,
+        "kind": kind,
+        "first": [str(each)[:MAX_CELL] for each in column.iloc[:SHOWN_ROWS]],
+        "rows": rows.tolist(),
+        "values": jsonable_numbers(numbers) if kind == "numbers" else [],
+    }
+
+
+def describe_data(data: Dataset) -> Json:
+    """Points of the states and inputs of some trajectories, and what was recognised."""
+    records: list[Json] = []
+    for index, name in enumerate(data.trajectories[:MAX_PICTURED]):
+        length = int(data.lengths[index])
+        rows = np.unique(np.linspace(0, length - 1, min(length, PICTURE_POINTS)).round().astype(int))
+        records.append(
+            {
+                "name": name,
+                "ts": jsonable_times(data.ts[index, rows]),
+                "ys": jsonable_numbers(data.ys[index, rows].T),
+                "us": jsonable_numbers(data.us[index, rows].T),
+            }
+        )
+    return {
+        "time": data.time,
+        "states": list(data.states),
+        "inputs": list(data.inputs),
+        "units": dict(data.units),
+        "trajectories": len(data.trajectories),
+        "rows": int(data.lengths.sum()),
+        "records": records,
+        "notes": list(data.notes),
+    }
