@@ -6,6 +6,7 @@ if __name__ == "__main__":
     start_command()  # before anything heavy is imported
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -79,10 +80,8 @@ def serve(port: int, *, show: bool) -> None:
         )
         if show and not webbrowser.open(address):
             print("no browser was found; open the address by hand.", file=sys.stderr)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
-        except KeyboardInterrupt:
-            pass
 
 
 if __name__ == "__main__":

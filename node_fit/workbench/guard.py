@@ -73,21 +73,24 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if refused := self.refusal(scope["path"], headers):
             return await refuse(send, *refused)
-        most, begun = self.most_of(scope["path"]), False
+        most, begun, exceeded = self.most_of(scope["path"]), False, False
         if (length := headers.get("content-length")) is not None and not (length.isdigit() and int(length) <= most):
             return await refuse(send, 413, too_large(most))
         count = 0
 
         async def counted() -> "Message":
-            nonlocal count
+            nonlocal count, exceeded
             message = await receive()
             count += len(message.get("body", b""))
             if count > most:
+                exceeded = True
                 raise TooLarge
             return message
 
         async def with_headers(message: "Message") -> None:
             nonlocal begun
+            if exceeded and not begun:  # Of the program's own words on an error, in place of ours.
+                return
             begun = True
             if message["type"] == "http.response.start":
                 own = {name.lower() for name, _ in message["headers"]}

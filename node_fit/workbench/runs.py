@@ -68,7 +68,7 @@ def list_runs() -> list[Path]:
 
 
 class Fits:
-    """Begins, stops and resumes fits, one at a time. A fit outlives a page that is closed, and a server that is killed."""
+    """Begins, stops and resumes fits, one at a time; one outlives a closed page, and a killed server."""
 
     def __init__(self):
         self.guard = threading.Lock()
