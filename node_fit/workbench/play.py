@@ -203,7 +203,13 @@ def records_of_predictions(model: NeuralODE, found: Predictions) -> Dataset:
         ys.append(found.ys[rows][first])
         us.append(found.us[rows][first])
     return Dataset.from_arrays(
-        ts, ys, us if found.inputs else None, states=found.states, inputs=found.inputs or None, trajectories=names
+        ts,
+        ys,
+        us if found.inputs else None,
+        states=found.states,
+        inputs=found.inputs or None,
+        trajectories=names,
+        time=model.system.time,
     )
 
 

@@ -98,7 +98,7 @@ function showTable() {
   }
   const rows = table.columns[0].first.map((_, i) => { const row = make("tr"); row.append(...table.columns.map(column => make("td", column.first[i]))); return row; });
   $("preview").replaceChildren(head, roles, kinds, pictures, ...rows);
-  $("said").textContent = [`${table.name}: ${table.rows} rows, ${names.length} columns.`, ...table.recognised, ...(table.data?.notes ?? [])].join(" ");
+  $("said").textContent = [`${table.name}: ${table.rows} rows, ${names.length} columns`, ...new Set([...table.recognised, ...(table.data?.notes ?? [])])].join("; ");
   $("likely").replaceChildren(...Object.entries(table.likely_inputs).map(([name, why]) => {
     const line = make("p", `${name} ${why}, as an input does. `);
     line.append(make("button", "take it as an input", {onclick: attempt(() => { document.querySelector(`#preview select[data-column="${CSS.escape(name)}"]`).value = "input"; return changeRoles(); })}));
@@ -247,9 +247,9 @@ function restart() {
   given = {trajectory: Number($("trajectory").value), constants: {}, start: {}, inputs: {}};
   const record = player.trajectories[given.trajectory];
   $("until").value = record.span[1];
-  $("sliders").replaceChildren(make("h3", player.constants.length ? "constants" : ""), ...player.constants.map(each => slider(each.name, each.value, each.range, value => { given.constants[each.name] = value; })));
-  $("starts").replaceChildren(make("h3", player.latent.length ? "starts" : ""), ...player.latent.map((name, i) => slider(name, record.start[i], player.reach[i], value => { given.start[name] = value; })));
-  $("inputs").replaceChildren(make("h3", player.inputs.length ? "inputs" : ""), ...player.inputs.map(wave));
+  $("sliders").replaceChildren(...(player.constants.length ? [make("h3", "constants")] : []), ...player.constants.map(each => slider(each.name, each.value, each.range, value => { given.constants[each.name] = value; })));
+  $("starts").replaceChildren(...(player.latent.length ? [make("h3", "starts")] : []), ...player.latent.map((name, i) => slider(name, record.start[i], player.reach[i], value => { given.start[name] = value; })));
+  $("inputs").replaceChildren(...(player.inputs.length ? [make("h3", "inputs")] : []), ...player.inputs.map(wave));
   move();
 }
 
