@@ -80,8 +80,8 @@ def test_a_stranger_fits_a_table_stops_plays_and_takes_c(address, driver, tmp_pa
     until(driver, "run && run.status && run.status !== 'running' && player")
     constants = driver.execute_script("return run.constants")
     assert abs(constants["k"] - 4.09) < 0.1 and abs(constants["c"] - 0.6) < 0.05  # (2 + 0.3i)² of the swings
-    before = driver.execute_script("return $('curve').data.find(t => t.name === 'x').y.at(-1)")
     until(driver, "$('play').dataset.drawn")
+    before = driver.execute_script("return $('curve').data.find(t => t.name === 'x').y.at(-1)")
     driver.execute_script("const bar = document.querySelector('#sliders input'); bar.value = 8; bar.oninput()")
     until(driver, "$('curve').data.find(t => t.name === 'x').y.at(-1) !== " + repr(before), 5)
 
