@@ -295,7 +295,8 @@ async function move() {
 }
 
 function drawCurve(found) {
-  const channels = [...player.states, ...player.inputs], count = player.states.length;
+  // Another run may be opened before this picture is drawn again, for a window of another width.
+  const shown = player, channels = [...shown.states, ...shown.inputs], count = shown.states.length;
   $("curve").style.height = `${Math.min(200 * channels.length + 40, 900)}px`;
   $("playing").textContent = found.nrmse === null ? "A simulation of your own." : `NRMSE of this curve ${found.nrmse.toPrecision(3)}, in standard deviations of what was measured.`;
   show("curve", () => [
@@ -307,7 +308,7 @@ function drawCurve(found) {
         {x: found.ts, y: found.ys[i], yaxis, type: "scatter", mode: "lines", line: {color: accent(i), width: 2}, name: esc(name)},
       ];
     }),
-    layout(stacked(channels, player)),
+    layout(stacked(channels, shown)),
   ]);
 }
 
