@@ -82,16 +82,16 @@ def words_of_options(options: Mapping[str, object]) -> list[str]:
     words = [f"{key}={check(key, options[key])}" for key, check in known.items() if key in options]
     field = one_of(*FIELDS)("field", options.get("field", "auto"))
     if field == "known":
-        equations = read_equations(options.get("equations"))
+        equations = equations_of_page(options.get("equations"))
         words += ["field=known", f"+field.equations={as_value(equations)}"]
-        if constants := read_constants(options.get("constants") or ""):
+        if constants := constants_of_page(options.get("constants") or ""):
             words.append(f"+field.constants={as_value(constants)}")
     elif field != "auto":
         words.append(f"field={field}")
     return words
 
 
-def read_equations(text: object) -> dict[str, str]:
+def equations_of_page(text: object) -> dict[str, str]:
     """Equations, a line each, such as `x: -k*x`.
 
     **Raises:** `ValueError` that names the line.
@@ -101,7 +101,7 @@ def read_equations(text: object) -> dict[str, str]:
     return dict(read_equation_text(text, "equations"))
 
 
-def read_constants(text: object) -> dict[str, object]:
+def constants_of_page(text: object) -> dict[str, object]:
     """First values of constants, a line each: `k = 1.0`, or with bounds `k = 1.0, 0, 10`.
 
     **Raises:** `ValueError` that names the line.

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import equinox as eqx
 import jax
@@ -154,7 +155,7 @@ class Player:
         until = asked.get("until", last)
         if not is_number(until) or not 0 < until - first <= MAX_LONGER * (last - first) * (1 + 1e-9):
             raise ValueError(f"until must be a time after {first:g}, at most {MAX_LONGER:g} times as far as {last:g}.")
-        waves = asked.get("inputs") or {}
+        waves = {} if (given := asked.get("inputs")) is None else given
         if not is_json(waves) or set(waves) - set(record.inputs):
             raise ValueError("inputs must be a mapping of the model's inputs.")
         if not waves and until == last:
@@ -195,7 +196,7 @@ def records_of_predictions(model: NeuralODE, found: Predictions) -> Dataset:
     factor = SECONDS[found.origin.unit] / SECONDS[unit] if found.origin is not None and unit in SECONDS else 1.0
     names = list(dict.fromkeys(found.names))[:MAX_TRAJECTORIES]
     owner = np.repeat(np.array([names.index(n) if n in names else -1 for n in found.names]), found.ends - found.starts)
-    ts, ys, us = [], [], []
+    ts, ys, us = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for number in range(len(names)):
         rows = np.flatnonzero(owner == number)
         times, first = np.unique(found.ts[rows] * factor, return_index=True)
@@ -268,14 +269,16 @@ def waveform(wave: Json, ts: Float[np.ndarray, " time"], first: float) -> Float[
     if kind not in INPUT_KINDS:
         raise ValueError(f"the kind of an input must be one of {', '.join(INPUT_KINDS)}, got {kind!r:.40}.")
     needed = {"constant": ("value",), "step": ("value", "before", "at"), "sine": ("value", "amplitude", "period")}[kind]
-    numbers = {key: wave.get(key) for key in needed}
-    if wrong := [key for key, value in numbers.items() if not is_number(value)]:
-        raise ValueError(f"{wrong[0]} of an input must be a number, got {numbers[wrong[0]]!r:.40}.")
+    numbers: dict[str, float] = {}
+    for key in needed:
+        if not is_number(found := wave.get(key)):
+            raise ValueError(f"{key} of an input must be a number, got {found!r:.40}.")
+        numbers[key] = float(found)
     value = numbers["value"]
     if kind == "constant":
         return np.full(len(ts), value)
     if kind == "step":
-        return np.where(ts >= numbers["at"], value, numbers["before"])
+        return np.where(ts >= numbers["at"], value, np.full(len(ts), numbers["before"]))
     if numbers["period"] <= 0:
         raise ValueError("the period of an input must be positive.")
     return value + numbers["amplitude"] * np.sin(2 * math.pi * (ts - first) / numbers["period"])
@@ -296,7 +299,7 @@ def span_of_record(data: Dataset) -> tuple[float, float]:
 
 def nrmse_of(ts: np.ndarray, curve: np.ndarray, times: np.ndarray, measured: np.ndarray) -> float | None:
     """The error of a curve at measurements, in standard deviations of each channel; None where nothing tells."""
-    at = np.stack([np.interp(times, ts, column) for column in curve.T], axis=1)
+    at: np.ndarray = np.stack([np.interp(times, ts, curve[:, place]) for place in range(curve.shape[1])], axis=1)
     scales = np.nanstd(measured, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         errors = np.sqrt(np.nanmean((at - measured) ** 2, axis=0)) / scales
@@ -312,7 +315,7 @@ def range_of(value: float, lower: float | None, upper: float | None) -> list[flo
     return [float(low), float(high)]
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -321,7 +324,7 @@ def numbers_in(asked: Mapping[str, object], key: str) -> dict[str, float]:
 
     **Raises:** `ValueError` if it is none.
     """
-    given = asked.get(key) or {}
+    given = {} if (found := asked.get(key)) is None else found
     if not is_json(given) or not all(is_number(value) for value in given.values()):
         raise ValueError(f"{key} must be a mapping of names to numbers.")
     return {str(name): float(value) for name, value in given.items()}

@@ -98,6 +98,29 @@ class Workbench:
             "most_upload": MAX_UPLOAD_BYTES,
         }
 
+    async def upload(self, request: Request) -> Response:
+        content = await request.body()
+        name = request.query_params.get("name", "table.csv")
+        try:
+            return JSONResponse({"id": await run_in_threadpool(self.uploads.keep, name, content)})
+        except (NotKept, OSError) as error:
+            return say(400, explain_disk(error, TABLES) if isinstance(error, OSError) else error)
+
+    def stop(self, request: Request) -> Json:
+        self.fits.stop(find_run(request.path_params["run"]))
+        return {}
+
+    def resume(self, request: Request) -> Json:
+        self.fits.resume(find_run(request.path_params["run"]))
+        return {}
+
+    def describe_player(self, request: Request) -> Json:
+        key = request.path_params["run"]
+        return self.player(key).describe(confidence_of_run(find_run(key)))
+
+    def simulate(self, key: str, asked: Json) -> Json:
+        return self.player(key).simulate(asked)
+
     def look(self, key: str, asked: Json) -> Json:
         roles, options = mapping_or_none(asked, "roles"), mapping_or_none(asked, "options") or {}
         path = self.uploads.find(key)
@@ -249,6 +272,20 @@ def say(status: int, error: Exception | str) -> Response:
     return JSONResponse({"error": str(error) or type(error).__name__}, status)
 
 
+async def send_page(_: Request) -> Response:
+    return HTMLResponse((STATIC / "app.html").read_text(encoding="utf-8"))
+
+
+async def send_asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name == "plotly.js":
+        return Response(plotly_script(), media_type="text/javascript", headers={"cache-control": "max-age=86400"})
+    if name not in ASSETS:
+        return PlainTextResponse("there is no such file.", 404)
+    path, kind = ASSETS[name]
+    return Response(path.read_bytes(), media_type=kind)
+
+
 def make_app(token: str, port: int) -> Guard:
     """The server's program: the routes, behind the guard.
 
@@ -256,61 +293,26 @@ def make_app(token: str, port: int) -> Guard:
     """
     bench = Workbench(token)
 
-    async def page(_: Request) -> Response:
-        return HTMLResponse((STATIC / "app.html").read_text(encoding="utf-8"))
-
-    async def asset(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name == "plotly.js":
-            return Response(plotly_script(), media_type="text/javascript", headers={"cache-control": "max-age=86400"})
-        if name not in ASSETS:
-            return PlainTextResponse("there is no such file.", 404)
-        path, kind = ASSETS[name]
-        return Response(path.read_bytes(), media_type=kind)
-
-    async def upload(request: Request) -> Response:
-        content = await request.body()
-        keep = functools.partial(bench.uploads.keep, request.query_params.get("name", "table.csv"))
-        try:
-            return JSONResponse({"id": await run_in_threadpool(keep, content)})
-        except (NotKept, OSError) as error:
-            return say(400, explain_disk(error, TABLES) if isinstance(error, OSError) else error)
-
-    def stop(request: Request) -> Json:
-        bench.fits.stop(find_run(request.path_params["run"]))
-        return {}
-
-    def resume(request: Request) -> Json:
-        bench.fits.resume(find_run(request.path_params["run"]))
-        return {}
-
-    def describe_player(request: Request) -> Json:
-        key = request.path_params["run"]
-        return bench.player(key).describe(confidence_of_run(find_run(key)))
-
-    def simulate(key: str, asked: Json) -> Json:
-        return bench.player(key).simulate(asked)
-
     top, run = f"/{token}", f"/{token}/api/runs/{{run}}"
     routes = [
-        Route(f"{top}/", page),
-        Route(f"{top}/static/{{name}}", asset),
+        Route(f"{top}/", send_page),
+        Route(f"{top}/static/{{name}}", send_asset),
         Route(f"{top}/api/state", answer_with(bench.state)),
-        Route(f"{top}{UPLOAD_PATH}", upload, methods=["POST"]),
+        Route(f"{top}{UPLOAD_PATH}", bench.upload, methods=["POST"]),
         Route(
             f"{top}/api/tables/{{table}}/look", answer_with(bench.look, reads=True, keys=("table",)), methods=["POST"]
         ),
         Route(f"{top}/api/command", answer_with(bench.command, reads=True), methods=["POST"]),
         Route(f"{top}/api/runs", answer_with(bench.begin, reads=True), methods=["POST"]),
         Route(run, answer_with(bench.run)),
-        Route(f"{run}/stop", answer_with(stop), methods=["POST"]),
-        Route(f"{run}/resume", answer_with(resume), methods=["POST"]),
+        Route(f"{run}/stop", answer_with(bench.stop), methods=["POST"]),
+        Route(f"{run}/resume", answer_with(bench.resume), methods=["POST"]),
         Route(f"{run}/pictures/{{name}}", answer_with(bench.picture)),
         Route(f"{run}/files/{{name}}", answer_with(bench.file)),
         Route(f"{run}/exports/{{target}}", answer_with(bench.export, keys=("run", "target")), methods=["POST"]),
         Route(f"{run}/exports/{{target}}", answer_with(bench.exported)),
-        Route(f"{run}/play", answer_with(describe_player)),
-        Route(f"{run}/play", answer_with(simulate, reads=True, keys=("run",)), methods=["POST"]),
+        Route(f"{run}/play", answer_with(bench.describe_player)),
+        Route(f"{run}/play", answer_with(bench.simulate, reads=True, keys=("run",)), methods=["POST"]),
         Route("/report/{run}/{key}", answer_with(bench.report)),
     ]
 
