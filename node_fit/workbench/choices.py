@@ -22,7 +22,7 @@ def one_of(*known: str) -> Callable[[str, object], str]:
     return check
 
 
-def whole_number(least: int, most: int) -> Callable[[str, object], str]:
+def count_from(least: int, most: int) -> Callable[[str, object], str]:
     def check(key: str, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"{key} must be a whole number from {least} to {most:,}, got {value!r:.40}.")
@@ -46,8 +46,8 @@ def short_text(key: str, value: object) -> str:
 # How a table is written, where that is not recognised.
 READING: dict[str, Callable[[str, object], str]] = {
     "data.decimal": lambda key, value: as_value(one_of(".", ",")(key, value)),
-    "data.header": whole_number(1, 100_000),
-    "data.first_row": whole_number(1, 100_000),
+    "data.header": count_from(1, 100_000),
+    "data.first_row": count_from(1, 100_000),
     "data.sheet": short_text,
     "data.time_unit": one_of("s", "min", "h", "d"),
     "data.day_first": one_of("true", "false"),
@@ -55,11 +55,11 @@ READING: dict[str, Callable[[str, object], str]] = {
 }
 FITTING: dict[str, Callable[[str, object], str]] = {
     "effort": one_of("quick", "normal", "thorough"),
-    "training.steps": whole_number(1, 1_000_000),
+    "training.steps": count_from(1, 1_000_000),
     "precision": one_of("x32", "x64"),
-    "hidden": whole_number(0, 20),
+    "hidden": count_from(0, 20),
     "start": one_of("first", "fitted"),
-    "seed": whole_number(0, 2**31 - 1),
+    "seed": count_from(0, 2**31 - 1),
     "data.split.by": one_of("trajectory", "time"),
     "discover": one_of("true", "false"),
 }

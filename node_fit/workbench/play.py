@@ -155,7 +155,7 @@ class Player:
         until = asked.get("until", last)
         if not is_number(until) or not 0 < until - first <= MAX_LONGER * (last - first) * (1 + 1e-9):
             raise ValueError(f"until must be a time after {first:g}, at most {MAX_LONGER:g} times as far as {last:g}.")
-        waves = {} if (given := asked.get("inputs")) is None else given
+        waves = asked.get("inputs", Json())
         if not is_json(waves) or set(waves) - set(record.inputs):
             raise ValueError("inputs must be a mapping of the model's inputs.")
         if not waves and until == last:
@@ -324,7 +324,7 @@ def numbers_in(asked: Mapping[str, object], key: str) -> dict[str, float]:
 
     **Raises:** `ValueError` if it is none.
     """
-    given = {} if (found := asked.get(key)) is None else found
+    given = asked.get(key, Json())
     if not is_json(given) or not all(is_number(value) for value in given.values()):
         raise ValueError(f"{key} must be a mapping of names to numbers.")
     return {str(name): float(value) for name, value in given.items()}

@@ -198,7 +198,7 @@ def can_resume(path: Path) -> bool:
     return (path / "config.yaml").is_file() and any(map(steps_in, (folder, *folder.glob("attempt-*"))))
 
 
-def describe_run(path: Path, fits: Fits, since: int = 0) -> Json:
+def state_of_run(path: Path, fits: Fits, since: int = 0) -> Json:
     """What the page shows of a run, from its directory.
 
     **Arguments:** `since`: the number of rows of losses that the page has already.

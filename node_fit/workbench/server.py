@@ -34,11 +34,11 @@ from .runs import (
     NoRun,
     command_of_words,
     describe_briefly,
-    describe_run,
     find_run,
     id_of_run,
     list_runs,
     pictures_of,
+    state_of_run,
 )
 from .uploads import MAX_UPLOAD_BYTES, NotKept, Uploads, look_at, words_of_roles
 
@@ -141,7 +141,7 @@ class Workbench:
     def run(self, request: Request) -> Json:
         key = request.path_params["run"]
         since = request.query_params.get("since", "0")
-        found = describe_run(find_run(key), self.fits, int(since) if since.isdigit() and len(since) < 12 else 0)
+        found = state_of_run(find_run(key), self.fits, int(since) if since.isdigit() and len(since) < 12 else 0)
         return found | {"report": f"/report/{key}/{report_key(self.token, key)}" if found["has_report"] else None}
 
     def export(self, key: str, target: str) -> Json:

@@ -19,7 +19,7 @@ from ..data.tables.options import ReadingOptions
 from ..data.tables.reading import column_names, read_file
 from ..data.tables.times import holds_stamps
 from ..report.page import jsonable_numbers, jsonable_times
-from ..runtime.serialization import Json
+from ..runtime.serialization import Json, is_json, is_list
 from ..storage.files import write_file
 
 if TYPE_CHECKING:
@@ -124,13 +124,13 @@ def build_names(value: object, kind: type, role: str) -> object:
     if kind is str:
         if value is None or isinstance(value, str):
             return value
+    elif value is None:
+        return kind()
     elif kind == list[str]:
-        if value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-            return value or []
-    elif value is None or (
-        isinstance(value, dict) and all(isinstance(each, str) for each in (*value, *value.values()))
-    ):
-        return value or {}
+        if is_list(value) and all(isinstance(each, str) for each in value):
+            return value
+    elif is_json(value) and all(isinstance(each, str) for each in value.values()):
+        return value
     raise ValueError(f"the role {role!r} must name columns, got {value!r:.60}.")
 
 
