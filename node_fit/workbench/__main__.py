@@ -17,7 +17,7 @@ from ..runtime.serialization import __version__
 from ..storage.files import explain_disk, lock
 
 # What the extra installs.
-PACKAGES = ("starlette", "uvicorn")
+APP_PACKAGES = ("starlette", "uvicorn")
 # Held while a page is served from a folder.
 LOCK = ".node_fit_app.lock"
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; any free one if absent")
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True, help="open it in a browser")
     given = parser.parse_args(arguments)
-    if lacking := [name for name in PACKAGES if not is_installed(name)]:
+    if lacking := [name for name in APP_PACKAGES if not is_installed(name)]:
         sys.exit(f"error: node-fit app needs {' and '.join(lacking)}: pip install 'node_fit[app]'.")
     try:
         given.folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from ..runtime.serialization import parse_number
 # What a text may have [letters], and how many constants.
 MAX_TEXT, MAX_EQUATIONS, MAX_CONSTANTS = 200, 20_000, 200
 # The words of a choice on the page that say a group's option, of `field`.
-FIELDS = ("auto", "mlp", "linear", "sparse", "second_order", "known")
+OFFERED_FIELDS = ("auto", "mlp", "linear", "sparse", "second_order", "known")
 
 
 def one_of(*known: str) -> Callable[[str, object], str]:
@@ -80,7 +80,7 @@ def words_of_options(options: Mapping[str, object]) -> list[str]:
     if unknown := [key for key in options if key not in known and key not in own]:
         raise ValueError(f"{unknown[0]!r:.60} is no option of this page; use the command for it.")
     words = [f"{key}={check(key, options[key])}" for key, check in known.items() if key in options]
-    field = one_of(*FIELDS)("field", options.get("field", "auto"))
+    field = one_of(*OFFERED_FIELDS)("field", options.get("field", "auto"))
     if field == "known":
         equations = equations_of_page(options.get("equations"))
         words += ["field=known", f"+field.equations={as_value(equations)}"]

@@ -26,8 +26,8 @@ from ..runtime.serialization import Json, is_json
 from ..storage.model_file import load
 
 # Points of a curve; trajectories to pick from; and how many times as long as the record a simulation may be.
-CURVE_POINTS, MAX_TRAJECTORIES, MAX_LONGER = 400, 200, 10.0
-INPUT_KINDS = ("measured", "constant", "step", "sine")
+PLAYED_POINTS, MAX_TRAJECTORIES, MAX_LONGER = 400, 200, 10.0
+PAGE_INPUT_KINDS = ("measured", "constant", "step", "sine")
 
 
 class NotPlayable(ValueError):
@@ -131,7 +131,7 @@ class Player:
         data = self.driven_record(row, asked)
         if starts:
             model = with_start(model, self.start_of(row), starts)
-        ts = np.linspace(*span_of_record(data), CURVE_POINTS)[None]
+        ts = np.linspace(*span_of_record(data), PLAYED_POINTS)[None]
         curve = model.predict(data, ts)[0]
         length = int(records.lengths[row])
         measured, times = records.ys[row, :length], records.ts[row, :length]
@@ -162,7 +162,7 @@ class Player:
             return record
         # On a grid of its own, so that a step or a sine is not cut to the times of measurements.
         length = int(record.lengths[0])
-        ts = np.linspace(first, until, 2 * CURVE_POINTS)
+        ts = np.linspace(first, until, 2 * PLAYED_POINTS)
         held = self.model.solver.interpolation == "hold"
         us = (
             np.stack(
@@ -266,8 +266,8 @@ def waveform(wave: Json, ts: Float[np.ndarray, " time"], first: float) -> Float[
     **Raises:** `ValueError` if a number is missing, or the kind is unknown.
     """
     kind = wave.get("kind")
-    if kind not in INPUT_KINDS:
-        raise ValueError(f"the kind of an input must be one of {', '.join(INPUT_KINDS)}, got {kind!r:.40}.")
+    if kind not in PAGE_INPUT_KINDS:
+        raise ValueError(f"the kind of an input must be one of {', '.join(PAGE_INPUT_KINDS)}, got {kind!r:.40}.")
     needed = {"constant": ("value",), "step": ("value", "before", "at"), "sine": ("value", "amplitude", "period")}[kind]
     numbers: dict[str, float] = {}
     for key in needed:

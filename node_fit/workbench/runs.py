@@ -22,7 +22,7 @@ from ..storage.files import lock, write_file
 OUTPUTS = Path("outputs")
 RUN_ID = re.compile(r"(\d{4}-\d{2}-\d{2})_(\d{2}-\d{2}-\d{2}(?:-\d{1,6})?)")
 # What the page's process leaves in a run's directory: what it printed, and by which process it was begun.
-PRINTED, BEGUN = ".printed.txt", ".begun.json"
+PRINTED, BEGUN_BY = ".printed.txt", ".begun.json"
 # Of what was printed [bytes], and of losses [rows], a page is sent so much at the most.
 MAX_PRINTED, MAX_LOSSES, MAX_RUNS = 40_000, 2_000, 50
 # Files of a run that the page offers, by the words that it uses for them.
@@ -130,7 +130,7 @@ class Fits:
         if self.path == path and self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         else:
-            os.kill(int(read_json(path / BEGUN)["process"]), signal.SIGINT)
+            os.kill(int(read_json(path / BEGUN_BY)["process"]), signal.SIGINT)
 
     def close(self) -> None:
         """Ends the fit of this server, with its state saved."""
@@ -155,7 +155,7 @@ def spawn_fit(words: Sequence[str], printed: IO[bytes]) -> "subprocess.Popen[byt
 
 
 def write_begun(path: Path, begun: Json) -> None:
-    write_file(path / BEGUN, (json.dumps(begun) + "\n").encode())
+    write_file(path / BEGUN_BY, (json.dumps(begun) + "\n").encode())
 
 
 def is_orphan(path: Path) -> bool:
@@ -163,7 +163,7 @@ def is_orphan(path: Path) -> bool:
 
     Only of these the lock is tried, since for that moment the run itself could not take it.
     """
-    begun = read_json(path / BEGUN)
+    begun = read_json(path / BEGUN_BY)
     if not begun or begun.get("ended") is not None or not (path / ".lock").is_file():
         return False
     try:
@@ -178,7 +178,7 @@ def describe_status(path: Path, fits: Fits) -> tuple[str, str]:
     if fits.is_running(path):
         return "running", "the fit is running."
     summary = read_summary(path)
-    begun = read_json(path / BEGUN)
+    begun = read_json(path / BEGUN_BY)
     ended = begun.get("ended")
     if status := summary.get("status"):
         diagnosis = summary.get("diagnosis")

@@ -42,7 +42,7 @@ from .runs import (
 )
 from .uploads import MAX_UPLOAD_BYTES, NotKept, Uploads, look_at, words_of_roles
 
-TABLES = Path("tables")
+TABLES_FOLDER = Path("tables")
 UPLOAD_PATH = "/api/tables"
 STATIC = Path(__file__).parent / "static"
 # The page's own files, and what it takes of reports.
@@ -57,8 +57,6 @@ MAX_EXPORT_SECONDS, MAX_PLAYERS = 300, 2
 # By which an exported model is told apart from files of the run.
 EXPORTS = "exports"
 
-Answer = Callable[[Request], object]
-
 
 class Workbench:
     """What the routes share: tables, the fit that runs, and models that were loaded.
@@ -68,7 +66,7 @@ class Workbench:
 
     def __init__(self, token: str):
         self.token = token
-        self.uploads, self.fits = Uploads(TABLES), Fits()
+        self.uploads, self.fits = Uploads(TABLES_FOLDER), Fits()
         self.players: OrderedDict[tuple[str, int], Player] = OrderedDict()
         # A model is loaded once, and an export is made once, however many windows ask for it.
         self.loading, self.exporting = threading.Lock(), threading.Lock()
@@ -104,7 +102,7 @@ class Workbench:
         try:
             return JSONResponse({"id": await run_in_threadpool(self.uploads.keep, name, content)})
         except (NotKept, OSError) as error:
-            return say(400, explain_disk(error, TABLES) if isinstance(error, OSError) else error)
+            return say(400, explain_disk(error, TABLES_FOLDER) if isinstance(error, OSError) else error)
 
     def stop(self, request: Request) -> Json:
         self.fits.stop(find_run(request.path_params["run"]))

@@ -265,7 +265,7 @@ def wait(true, seconds=20.0):
 def test_a_killed_fit_is_said_and_another_may_begin(client, sleeping):
     key = drop(client).json()["id"]
     run = client.post(f"{TOP}/api/runs", json={"table": key}).json()["id"]
-    os.kill(runs.read_json(find_run(run) / runs.BEGUN)["process"], signal.SIGKILL)
+    os.kill(runs.read_json(find_run(run) / runs.BEGUN_BY)["process"], signal.SIGKILL)
     wait(lambda: client.get(f"{TOP}/api/runs/{run}").json()["status"] == "killed")
     assert "SIGKILL" in client.get(f"{TOP}/api/runs/{run}").json()["sentence"]
     assert client.post(f"{TOP}/api/runs", json={"table": key}).status_code == 200
