@@ -24,6 +24,12 @@ FAR_OFF = 10.0
 BASELINE_RIDGE = 1e-6
 # A growing linear equation is clipped here [standard deviations], far beyond any useful prediction.
 CEILING = 1e6
+# Digits of a step, in mean steps, by which steps differ; fewer, where so many different ones would take seconds.
+STEP_DIGITS, MAX_DIFFERENT_STEPS = 9, 5_000
+# Multiplications in a product of all transition matrices' sizes, beyond which a linear equation takes minutes.
+MAX_BASELINE_OPERATIONS = 2e9
+# Records of more intervals are solved in blocks side by side, whose matrices have at most so many elements.
+LONG_RECORD, MAX_BLOCK_ELEMENTS = 2_000, 10_000_000
 
 
 class Figures(TypedDict):
@@ -319,10 +325,11 @@ def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory tim
 def predict_baselines(train: Dataset, target: Dataset) -> dict[str, Predicted]:
     """Predictions of `target` by three baselines, fitted to `train`: `mean`, `persistence` and `linear`.
 
-    `linear` is left out where states jump at events, of which it knows nothing.
+    `linear` is left out where states jump at events, of which it knows nothing, and where its matrices would take
+    minutes, as those of thousands of states.
     """
     models = {"mean": mean, "persistence": persistence}
-    if train.events is None and target.events is None:
+    if train.events is None and target.events is None and is_linear_affordable(target):
         models["linear"] = fit_linear_ode
     return {name: predict(train, target) for name, predict in models.items()}
 
@@ -416,18 +423,10 @@ class LinearEquation:
         inputs = (target.us - self.shift[states:]) / self.scale[states:]
         held = np.concatenate([(inputs[:, 1:] + inputs[:, :-1]) / 2, np.ones_like(target.ts[:, 1:, None])], axis=2)
         forcing = held @ self.rates[:, states:].T
-        # Rounding makes the steps of a uniform grid equal, so that their matrices are computed once.
-        steps = np.round(np.diff(target.ts, axis=1) / self.step, 9)
+        different, which = find_different_steps(np.diff(target.ts, axis=1) / self.step)
         z = (start - self.shift[:states]) / self.scale[:states]
-        path = [z]
-        known: dict[bytes, np.ndarray] = {}
-        for k in range(steps.shape[1]):
-            each, which = np.unique(steps[:, k], return_inverse=True)
-            if (key := each.tobytes()) not in known:
-                known[key] = self.transitions(each)
-            z = advance_baseline(known[key][which], z, forcing[:, k])
-            path.append(z)
-        return np.stack(path, axis=1) * self.scale[:states] + self.shift[:states]
+        path = march_baseline(self.transitions(different), which, forcing, z)
+        return path * self.scale[:states] + self.shift[:states]
 
     def transitions(self, steps: Float[np.ndarray, " step"]) -> Float[np.ndarray, "step state twice"]:
         """`[exp(A h), integral of exp(A s) over 0..h]` for each step, from one exponential of `[[A, 1], [0, 0]] h`."""
@@ -439,6 +438,75 @@ class LinearEquation:
         block[:states, states:] = np.eye(states)
         with np.errstate(over="ignore", invalid="ignore"):
             return expm(block * steps[:, None, None])[:, :states]
+
+
+def is_linear_affordable(target: Dataset) -> bool:
+    """Whether the linear equation of these states and different steps takes seconds, and not minutes."""
+    steps = np.diff(target.ts, axis=1)
+    different = find_different_steps(steps / (float(steps.mean()) or 1.0))[0] if steps.size else steps
+    return different.size * (2 * len(target.states)) ** 3 <= MAX_BASELINE_OPERATIONS
+
+
+def find_different_steps(
+    steps: Float[np.ndarray, "trajectory interval"],
+) -> tuple[Float[np.ndarray, " step"], Int[np.ndarray, "trajectory interval"]]:
+    """The different steps, and which of them each interval has; those of a uniform grid are equal by rounding."""
+    for digits in range(STEP_DIGITS, -1, -1):
+        different, which = np.unique(np.round(steps, digits), return_inverse=True)
+        if different.size <= MAX_DIFFERENT_STEPS:
+            break
+    return different, which.reshape(steps.shape)
+
+
+def march_baseline(
+    transitions: Float[np.ndarray, "step state twice"],
+    which: Int[np.ndarray, "trajectory interval"],
+    forcing: Float[np.ndarray, "trajectory interval state"],
+    z: Float[np.ndarray, "trajectory state"],
+) -> Float[np.ndarray, "trajectory time state"]:
+    """The states at all times from the first ones.
+
+    A step of many trajectories takes as long as one of few. So a long record is cut into blocks: all are solved from
+    zero side by side, which gives where each begins, and then from there.
+    """
+    trajectories, intervals = which.shape
+    states = z.shape[1]
+    most = MAX_BLOCK_ELEMENTS // max(trajectories * states**2, 1)
+    blocks = min(math.isqrt(intervals), most) if intervals > LONG_RECORD else 1
+    if blocks < 2:
+        return march_in_turn(transitions, which, forcing, z)
+    size = -(-intervals // blocks)
+    room = ((0, 0), (0, blocks * size - intervals))
+    cut = np.pad(which, room).reshape(-1, size)
+    pushed = np.pad(forcing, (*room, (0, 0))).reshape(-1, size, states)
+    moved = np.zeros((len(cut), states))
+    growth = np.broadcast_to(np.eye(states), (len(cut), states, states))
+    for k in range(size):
+        moved = advance_baseline(transitions[cut[:, k]], moved, pushed[:, k])
+        with np.errstate(over="ignore", invalid="ignore"):
+            growth = np.einsum("nij,njk->nik", transitions[cut[:, k], :, :states], growth)
+        growth = np.clip(growth, -CEILING, CEILING)
+    moved, growth = moved.reshape(trajectories, blocks, states), growth.reshape(trajectories, blocks, states, states)
+    begins = [z]
+    for block in range(blocks - 1):
+        later = np.einsum("nij,nj->ni", growth[:, block], begins[-1]) + moved[:, block]
+        begins.append(np.clip(later, -CEILING, CEILING))
+    path = march_in_turn(transitions, cut, pushed, np.stack(begins, axis=1).reshape(-1, states))
+    later = path[:, 1:].reshape(trajectories, blocks * size, states)[:, :intervals]
+    return np.concatenate([z[:, None], later], axis=1)
+
+
+def march_in_turn(
+    transitions: Float[np.ndarray, "step state twice"],
+    which: Int[np.ndarray, "trajectory interval"],
+    forcing: Float[np.ndarray, "trajectory interval state"],
+    z: Float[np.ndarray, "trajectory state"],
+) -> Float[np.ndarray, "trajectory time state"]:
+    """As `march_baseline`, one interval after another."""
+    path = [z]
+    for k in range(which.shape[1]):
+        path.append(advance_baseline(transitions[which[:, k]], path[-1], forcing[:, k]))
+    return np.stack(path, axis=1)
 
 
 def advance_baseline(

@@ -5,7 +5,7 @@ from typing import cast
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
 from ..data.noise import NORMAL_MEDIAN, is_relative
@@ -84,14 +84,25 @@ def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler)
         with np.errstate(divide="ignore", invalid="ignore"):
             distances = np.abs(column) / np.sqrt(np.maximum(np.nansum(squares) - squares, 0.0) / (count - 2))
         limit = float(cast(np.floating, stdtrit(count - 2, 1 - OUTLIER_RISK / (2 * count * residuals.shape[2]))))
-        for at in np.flatnonzero(distances > limit):
+        for at in find_apart(column, distances > limit):
             trajectory, row = divmod(int(at), column.shape[1])
-            known = np.flatnonzero(np.isfinite(column[trajectory]))
-            place = int(known.searchsorted(row))
-            beside = np.abs(column[trajectory, known[[at for at in (place - 1, place + 1) if 0 <= at < known.size]]])
-            if (NEIGHBOURS_NEARER * beside < np.abs(column[trajectory, row])).all():
-                outliers.append(Outlier(trajectory, row, state, float(distances[trajectory, row])))
+            outliers.append(Outlier(trajectory, row, state, float(distances[trajectory, row])))
     return sorted(outliers, key=lambda outlier: -outlier.distance)
+
+
+def find_apart(
+    column: Float[np.ndarray, "trajectory time"], is_far: Bool[np.ndarray, "trajectory time"]
+) -> Int[np.ndarray, " found"]:
+    """The places, in the flat array, of far residuals larger than the known ones beside them in a trajectory."""
+    known = np.flatnonzero(np.isfinite(column))
+    sizes, owners = np.abs(column.ravel()[known]), known // column.shape[1]
+    far = np.flatnonzero(is_far.ravel()[known])
+    is_apart = np.ones(far.size, bool)
+    for side in (-1, 1):
+        beside = np.clip(far + side, 0, known.size - 1)
+        is_neighbour = (beside != far) & (owners[beside] == owners[far])
+        is_apart &= ~is_neighbour | (NEIGHBOURS_NEARER * sizes[beside] < sizes[far])
+    return known[far[is_apart]]
 
 
 def describe_outliers(data: Dataset, outliers: list[Outlier]) -> str | None:

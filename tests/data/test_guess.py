@@ -1,5 +1,7 @@
 """What the columns of a table are taken for: by their names, and by how they move."""
 
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,11 +10,13 @@ import node_fit as nf
 from node_fit.data.facts import find_oddities
 from node_fit.data.tables.guess import (
     GuessedRoles,
+    find_followers,
     find_likely_inputs,
     guess_by_names,
     is_repeating,
     look_set,
     plain_name,
+    unexplained,
 )
 
 
@@ -105,3 +109,27 @@ def test_a_file_of_times_alone_needs_a_first_row(tmp_path):
     (tmp_path / "times.csv").write_text("t\n0\n1\n2\n")
     with pytest.raises(ValueError, match="if these are times alone, add the states, with values in the first row"):
         nf.read_table(tmp_path / "times.csv", time="t", states=["x"])
+
+
+def test_a_column_follows_another_as_least_squares_of_each_pair_says():
+    rng = np.random.default_rng(0)
+    values = np.concatenate([driven("random"), driven("swing"), np.ones((200, 1))], axis=1)
+    values = np.concatenate([values, values[:, :1], rng.normal(size=(200, 2)).cumsum(axis=0)], axis=1)
+    before, steps = values[:-1], np.diff(values, axis=0)
+
+    def left(columns, other):
+        share = unexplained(before[:, columns], steps[:, [other]])
+        return float(share[0])
+
+    follows = find_followers(before, steps)
+    for at in range(values.shape[1]):
+        for other in range(values.shape[1]):
+            is_better = at != other and left([other, at], other) < 0.8 * left([other], other)
+            assert follows[at, other] == is_better, (at, other)
+
+
+def test_many_columns_are_looked_at_together():
+    values = np.random.default_rng(0).normal(size=(60, 1000))
+    began = time.process_time()
+    look_set(values[:-1], np.diff(values, axis=0), [f"c{at}" for at in range(1000)])
+    assert time.process_time() - began < 10, "each pair alone takes minutes"

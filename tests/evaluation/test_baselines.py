@@ -3,7 +3,18 @@ import pytest
 from scipy.linalg import expm
 
 from node_fit.data.dataset import Dataset
-from node_fit.evaluation.metrics import baselines, fit_linear_ode, mean, persistence, score_predictions
+from node_fit.evaluation.metrics import (
+    LONG_RECORD,
+    MAX_DIFFERENT_STEPS,
+    baselines,
+    find_different_steps,
+    fit_linear_ode,
+    march_baseline,
+    march_in_turn,
+    mean,
+    persistence,
+    score_predictions,
+)
 
 A = np.array([[-0.1, 1.0], [-1.5, -0.2]])
 
@@ -111,6 +122,33 @@ def test_linear_with_next_to_no_data_is_finite(rows):
     predicted = fit_linear_ode(data, data)
     assert predicted.shape == data.ys.shape
     assert np.isfinite(predicted).all()
+
+
+@pytest.mark.parametrize("trajectories", [1, 3])
+def test_a_long_record_is_solved_in_blocks_as_from_interval_to_interval(trajectories):
+    rng = np.random.default_rng(3)
+    transitions = np.concatenate([[expm(A * h) for h in (0.04, 0.1)], rng.normal(size=(2, 2, 2))], axis=2)
+    which = rng.integers(0, 2, (trajectories, LONG_RECORD + 7))
+    forcing, z = rng.normal(size=(*which.shape, 2)), rng.normal(size=(trajectories, 2))
+    together = march_baseline(transitions, which, forcing, z)
+    assert together == pytest.approx(march_in_turn(transitions, which, forcing, z), abs=1e-10)
+    growing = march_baseline(1.2 * transitions, which, forcing, z)
+    assert np.isfinite(growing).all() and np.abs(growing[:, -1]).max() > 1e5
+
+
+def test_equal_steps_are_one_and_very_many_different_ones_are_rounded():
+    grid = np.arange(0, 50, 0.1)
+    different, which = find_different_steps(np.diff(grid)[None] / 0.1)
+    assert different == pytest.approx([1.0]) and which.shape == (1, 499)
+    steps = np.random.default_rng(0).uniform(0.5, 1.5, (2, MAX_DIFFERENT_STEPS))
+    different, which = find_different_steps(steps)
+    assert 500 < different.size <= MAX_DIFFERENT_STEPS
+    assert different[which] == pytest.approx(steps, abs=1e-3)
+
+
+def test_the_linear_equation_of_a_thousand_states_is_left_out():
+    data = Dataset.from_arrays(np.arange(3.0), np.random.default_rng(0).normal(size=(3, 1000)))
+    assert list(baselines(data, data)) == ["mean", "persistence"]
 
 
 def test_growth_is_cut_without_a_warning():

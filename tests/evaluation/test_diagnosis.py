@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import time
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from node_fit.evaluation.case import Case, is_noise
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
 from node_fit.evaluation.metrics import predict_baselines, score_predictions
-from node_fit.evaluation.outliers import find_outlying_residuals
+from node_fit.evaluation.outliers import find_apart, find_outlying_residuals
 from node_fit.evaluation.stability import Escape
 from node_fit.fitting.problem import CANDIDATES, choose_ridge, is_short
 from node_fit.fitting.resolve import Choice
@@ -730,6 +731,17 @@ def test_a_robust_loss_has_robust_scores_and_names_what_lies_apart():
     assert "Far from what all others say lies " + named in found.sentence
     squares = of_law(data, exact)
     assert squares.kind in ("misfit", "poor") and named in squares.sentence and "loss=student" in squares.sentence
+
+
+def test_what_lies_apart_is_larger_than_the_known_residuals_beside_it_in_its_trajectory():
+    column = np.array([[9.0, 1.0, 1.0, 9.0], [1.0, 9.0, np.nan, 9.0], [5.0, 9.0, 1.0, -9.0]])
+    far = np.abs(column) > 8
+    assert find_apart(column, far).tolist() == [0, 3, 11]
+    assert find_apart(np.full((1, 3), np.nan), np.zeros((1, 3), bool)).tolist() == []
+    many = np.tile([1.0, 9.0], 100_000)[None]
+    began = time.process_time()
+    assert find_apart(many, many > 8).size == 100_000
+    assert time.process_time() - began < 1
 
 
 def test_noise_is_rarely_said_to_lie_apart():

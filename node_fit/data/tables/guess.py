@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from .clocks import holds_clock
 from .header import TIMES, plain_name
@@ -51,6 +51,8 @@ MOST_BYTES_LOOKED_AT, FEWEST_LOOKED_AT = 20_000_000, 30
 # An input has so many levels at the most, and moves in less than this share of the rows; or it explains so much of what
 # is left of the steps of another column, while all columns leave so much of its own.
 MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
+# Columns of which one leaves a smaller share of the other are the same.
+TINY_SHARE = 1e-12
 
 
 # How the column of a state's standard deviation is named, with the state's own name in place of `x`.
@@ -194,30 +196,42 @@ def find_likely_inputs(
 def look_set(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dict[str, str]:
     """As `find_likely_inputs`, of columns at rows, and their steps to the next rows, both of shape `(row, column)`."""
     found: dict[str, str] = {}
+    is_free, follows = unexplained(before, steps) > UNEXPLAINED, find_followers(before, steps)
     for at, name in enumerate(names):
         levels, moves = len(np.unique(before[:, at])), float((steps[:, at] != 0).mean())
         if 2 <= levels <= MOST_LEVELS and 0 < moves < STAYS:
             found[name] = f"stays at one of {levels} levels"
-        elif moves and unexplained(before, steps[:, at]) > UNEXPLAINED:
-            followers = [
-                names[other] for other in range(len(names)) if other != at and explains(before, steps, at, other)
-            ]
-            if followers:
-                found[name] = f"is followed by {list_names(followers, 3)}"
+        elif moves and is_free[at] and follows[at].any():
+            found[name] = f"is followed by {list_names([names[other] for other in np.flatnonzero(follows[at])], 3)}"
     return found
 
 
-def explains(before: np.ndarray, steps: np.ndarray, at: int, other: int) -> bool:
-    """Whether a column explains much of another's steps beside that column itself."""
-    alone = unexplained(before[:, [other]], steps[:, other])
-    return unexplained(before[:, [other, at]], steps[:, other]) < (1 - EXPLAINS) * alone
+def find_followers(
+    before: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row column"]
+) -> Bool[np.ndarray, "column follower"]:
+    """Whether a column explains much of another's steps beside that column itself, by correlations of all pairs."""
+    columns, moves = standardise_columns(before), standardise_columns(steps)
+    between, pulls = columns.T @ columns, columns.T @ moves
+    own = np.diag(pulls)
+    # The share that two columns explain together; of two that are one, what one explains.
+    apart = 1 - between**2
+    added = np.where(apart > TINY_SHARE, (pulls - between * own) ** 2 / np.maximum(apart, TINY_SHARE), 0.0)
+    follows = 1 - own**2 - added < (1 - EXPLAINS) * (1 - own**2)
+    return follows & ~np.eye(len(own), dtype=bool)
 
 
-def unexplained(table: Float[np.ndarray, "row column"], steps: Float[np.ndarray, " row"]) -> float:
-    """The share of the steps' variance that a linear equation of the columns leaves."""
-    spread = float(steps.var())
-    if spread == 0:
-        return 0.0
+def standardise_columns(table: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
+    """The columns less their means, of length 1; zeros of a column that does not vary."""
+    off = table - table.mean(axis=0)
+    length = np.sqrt((off**2).sum(axis=0))
+    return np.where(np.ptp(table, axis=0) > 0, off / np.where(length > 0, length, 1.0), 0.0)
+
+
+def unexplained(
+    table: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row column"]
+) -> Float[np.ndarray, " column"]:
+    """The share of the variance of each column's steps that a linear equation of all columns leaves."""
+    spread = steps.var(axis=0)
     design = np.column_stack([table - table.mean(axis=0), np.ones(len(table))])
     left = steps - design @ np.linalg.lstsq(design, steps, rcond=None)[0]
-    return float((left**2).mean() / spread)
+    return np.where(spread > 0, (left**2).mean(axis=0) / np.where(spread > 0, spread, 1.0), 0.0)
