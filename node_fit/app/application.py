@@ -314,7 +314,7 @@ class Job:
         page = None
         with warn_on_error(f"the plots in {self.files.plots} were", self.files.plots):
             assert report.simulated is not None
-            curves = Curves.of(report.simulated, report.splits)
+            curves = Curves.of(report.simulated, report.weighed)
             typical, slopes = fit.model.typical, None
             if len(typical.states) == 2 and typical.is_measured:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))

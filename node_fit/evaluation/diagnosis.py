@@ -150,6 +150,11 @@ class Assessment:
         return self.case.splits
 
     @property
+    def weighed(self) -> Mapping[str, Dataset]:
+        """`splits`, whose measurements count as far as the loss of the fit counts them."""
+        return self.case.weighed
+
+    @property
     def scores(self) -> Mapping[str, Score]:
         """The scores of the fit by roles of data, weighed as its loss weighs errors."""
         return self.case.scores

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..data.dataset import Dataset
 from ..data.events import Marks
-from ..evaluation.metrics import mean_over_channels, prediction_errors
+from ..evaluation.metrics import mean_over_channels, prediction_errors, squared_errors
 from ..evaluation.simulation import Simulated
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ class Curves:
     - `at_rows`: the model's states at the data's own times; where they are missing, the curve is interpolated.
     - `hidden`: names of the model's hidden states.
     - `dense_hidden`: curves of these for each role, shape `(trajectory, n, hidden)`; empty if there are none.
-    - `counted`: the data of each role, whole, with the rows that count in errors; where it is missing, all count.
+    - `counted`: the data of each role, whole, with the rows and values that count in errors; where it is missing, all
+      count.
     - `inputs`: how inputs go on between rows; see `node_fit.Solver`.
     """
 
@@ -135,6 +136,7 @@ class Segment:
     - `ts`, `ys`, `us`: times, measurements (NaN where there is none that counts for the role) and inputs.
     - `error`: NRMSE, NaN where nothing counts.
     - `curve`: the model's curve, from the start of the trajectory if it is known there.
+    - `limits`: -1 where the value lies below what `ys` has, 1 where above, else 0; None if all are exact.
     - `place`: where the segment stands in the table that it comes from.
     """
 
@@ -146,6 +148,7 @@ class Segment:
     error: float
     curve: Curve | None = None
     place: int = 0
+    limits: Int[np.ndarray, "row state"] | None = None
 
 
 @dataclass
@@ -243,8 +246,7 @@ def collect(curves: Curves) -> list[Trajectory]:
     pieces: list[tuple[Segment, bool]] = []
     fitted = set(curves.splits[TRAIN].trajectories) if TRAIN in curves.splits else set[str]()
     for role, data in curves.splits.items():
-        judged = curves.counted.get(role, data)
-        scales, places = prediction_errors(judged), {name: place for place, name in enumerate(judged.trajectories)}
+        errors = trajectory_errors(curves, role)
         for row, name in enumerate(data.trajectories):
             context = data.valid[row] & ~data.scored[row]
             continues = role != TRAIN and bool(context.any())
@@ -254,12 +256,10 @@ def collect(curves: Curves) -> list[Trajectory]:
                 known = Segment(CONTEXT, name, ts[context], data.ys[row][context], us[context], math.nan, curve)
                 pieces.append((known, False))
             counted = np.where(data.mask[row], data.ys[row], np.nan)[rows]
-            at_rows = curves.at_rows.get(role)
-            predicted = at_rows[row][rows] if at_rows is not None else interpolate_curve(ts[rows], curve)
-            judges = judged.mask[places[name], : data.ts.shape[1]][rows]
-            error = row_error(np.where(judges, counted, np.nan), predicted, scales)
+            limits = None if data.censored is None else data.censored[row][rows]
             if rows.any():
-                pieces.append((Segment(role, name, ts[rows], counted, us[rows], error, curve), continues))
+                part = Segment(role, name, ts[rows], counted, us[rows], errors[row], curve, limits=limits)
+                pieces.append((part, continues))
     return join_segments(pieces)
 
 
@@ -269,12 +269,20 @@ def interpolate_curve(ts: Float[np.ndarray, " time"], curve: Curve) -> Float[np.
     return np.stack(columns, axis=1)
 
 
-def row_error(ys: np.ndarray, predicted: np.ndarray, scales: np.ndarray) -> float:
-    """NRMSE of predictions of rows, as in `evaluation.score`; infinite where a prediction is not finite."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        squares = np.square((predicted - ys) / np.where(scales > 0, scales, 1.0))
-    squares = np.where(np.isfinite(squares), squares, np.inf)
-    return mean_over_channels(squares[None], (np.isfinite(ys) & (scales > 0))[None])
+def trajectory_errors(curves: Curves, role: str) -> list[float]:
+    """The NRMSE of each trajectory of a split in the spread of the split, so that of a single one is the split's score;
+    infinite where a prediction is not finite."""
+    data = curves.splits[role]
+    whole = curves.counted.get(role, data)
+    places = {name: place for place, name in enumerate(whole.trajectories)}
+    judged, scales = whole.select([places[name] for name in data.trajectories]), prediction_errors(whole)
+    predicted = curves.at_rows.get(role)
+    if predicted is None:
+        rows = [interpolate_curve(ts, curves.curve(role, row)) for row, ts in enumerate(data.ts)]
+        predicted = np.stack(rows)
+    squares = squared_errors(judged, predicted[:, : judged.ts.shape[1]]) / np.where(scales > 0, scales, 1.0) ** 2
+    counts = judged.mask & (scales > 0)
+    return [mean_over_channels(squares[[row]], counts[[row]]) for row in range(len(data.trajectories))]
 
 
 def use_style() -> AbstractContextManager[None]:
@@ -334,6 +342,10 @@ def marker(role: str, colour: str, count: int, crowded: bool = False) -> LineSty
         "mfc": "none" if crowded else "white",
     }
     return hollow | ({"marker": "D", "ms": size} if role == "test" else {"ms": size + 0.6})
+
+
+# Marks of limits by the side on which the value lies: their tips point to it.
+LIMIT_MARKS = {-1: ("v", "below a limit"), 1: ("^", "above a limit")}
 
 
 def label_of(role: str) -> str:

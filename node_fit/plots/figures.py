@@ -15,12 +15,14 @@ from .curves import (
     EVENT,
     FAINT,
     INK,
+    LIMIT_MARKS,
     QUIET,
     RANKS,
     SHADE,
     TRAIN,
     Curves,
     LineStyle,
+    Segment,
     Trajectory,
     collect,
     entry,
@@ -43,6 +45,8 @@ LogRow = Mapping[str, float | str | None]
 PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
 # Letters of a line of constant inputs, above a single trajectory and above several, and lines.
 WIDE_TITLE, NARROW_TITLE, MOST_TITLE_LINES = 100, 32, 3
+# Points.
+LEAST_LIMIT_MARK = 4.0
 
 
 def choose_trajectories(records: list[Trajectory]) -> list[tuple[Trajectory, str]]:
@@ -153,8 +157,8 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None) -> "Fi
     """Plots each state's data and the model's curve against time, for at most six trajectories.
 
     If there are more, the plot shows the best, the median and the worst of the fitted and of the held-out ones. Fitted
-    data are filled dots; held-out data are hollow, on a shaded background. Inputs that are constant in each trajectory
-    are in its title.
+    data are filled dots; held-out data are hollow, on a shaded background; limits are triangles that point to where
+    their values lie. Inputs that are constant in each trajectory are in its title.
 
     **Arguments:**
 
@@ -218,7 +222,7 @@ def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None
     count = sum(int(np.isfinite(segment.ys[:, state]).sum()) for segment in record.segments)
     crowded = count > crowd
     for segment in record.segments:
-        axes.plot(segment.ts, segment.ys[:, state], **marker(segment.role, colour, count, crowded), zorder=2)
+        draw_measurements(axes, segment, state, marker(segment.role, colour, count, crowded))
     line: LineStyle = {"color": darker(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
     axes.plot(curve.ts, visible(curve.ys[:, state]), lw=1.3, **line)
     if curve.bands is not None:
@@ -228,6 +232,18 @@ def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None
             axes.plot(curve.ts, edge, color=colour, lw=0.6, alpha=0.8, zorder=2.5)
     note_failure(axes, record)
     axes.label_outer()
+
+
+def draw_measurements(axes: "Axes", segment: Segment, state: int, style: LineStyle) -> None:
+    """Draws the measurements of a segment; limits are triangles that point to where their values lie."""
+    ys, limits = segment.ys[:, state], segment.limits
+    exact = ys if limits is None else np.where(limits[:, state] == 0, ys, np.nan)
+    axes.plot(segment.ts, exact, **style, zorder=2)
+    for side, (shape, _) in LIMIT_MARKS.items() if limits is not None else ():
+        beyond = limits[:, state] == side
+        if beyond.any():
+            size = max(style["ms"] + 1, LEAST_LIMIT_MARK)
+            axes.plot(segment.ts, np.where(beyond, ys, np.nan), **style | {"marker": shape, "ms": size}, zorder=2)
 
 
 def draw_events(axes: "Axes", record: Trajectory) -> None:
@@ -305,13 +321,16 @@ def column_title(record: Trajectory, label: str, columns: int, constants: Sequen
 
 
 def legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
-    roles = dict.fromkeys(segment.role for record, _ in shown for segment in record.segments)
-    entries = [entry(label_of(role), **marker(role, INK, 40)) for role in roles]
+    segments = [segment for record, _ in shown for segment in record.segments]
+    entries = [entry(label_of(role), **marker(role, INK, 40)) for role in dict.fromkeys(part.role for part in segments)]
     entries.append(entry("model", color=INK, lw=1.3))
     if any(record.curve.bands is not None for record, _ in shown):
         entries.append(entry("band", color=INK, lw=8, alpha=0.18, solid_capstyle="butt"))
     if any(record.held for record, _ in shown):
         entries.append(entry("held out from the fit", color=SHADE, lw=8, solid_capstyle="butt"))
+    for side, (shape, label) in LIMIT_MARKS.items():
+        if any((segment.limits == side).any() for segment in segments if segment.limits is not None):
+            entries.append(entry(label, **marker(TRAIN, INK, 40) | {"marker": shape, "ms": LEAST_LIMIT_MARK}))
     if any(record.events for record, _ in shown):
         entries.append(entry("event", **EVENT))
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))
@@ -391,7 +410,9 @@ def draw_orbit(axes: "Axes", record: Trajectory) -> None:
         axes.plot(np.where(part, xs, np.nan), np.where(part, ys, np.nan), color=role_colour(role), lw=1.3, zorder=2)
     for segment in record.segments:
         style = marker(segment.role, role_colour(segment.role), count, crowded=count > 80)
-        axes.plot(segment.ys[:, 0], segment.ys[:, 1], **style, zorder=3)
+        # A row with a limit is no point in the plane.
+        exact = segment.ys if segment.limits is None else np.where(segment.limits == 0, segment.ys, np.nan)
+        axes.plot(exact[:, 0], exact[:, 1], **style, zorder=3)
     finite = np.flatnonzero(np.isfinite(xs))
     if finite.size:
         axes.plot(xs[finite[0]], ys[finite[0]], **START_MARK, zorder=4)

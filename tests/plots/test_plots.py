@@ -16,6 +16,7 @@ from node_fit.app.config.composition import ConfigError
 from node_fit.app.run_directory import RunDirectory
 from node_fit.app.run_logger import RunLogger
 from node_fit.data.dataset import Dataset
+from node_fit.evaluation.metrics import score_predictions
 from node_fit.plots.curves import EVENT, Curves, collect
 from node_fit.plots.figures import (
     choose_trajectories,
@@ -353,3 +354,36 @@ def test_a_log_begins_with_the_first_attempt_that_trains(tmp_path):
     assert not files.holds_run()
     (files.checkpoints_of(2) / f"10{SUFFIX}").touch()
     assert files.holds_run(), "its checkpoints are those of a later attempt"
+
+
+def with_limits() -> tuple[Dataset, np.ndarray]:
+    """A decay whose values below 0.5 are limits, and a model of it that is off by 0.05."""
+    ts = np.linspace(0, 4, 40)
+    exact = np.exp(-0.5 * ts)
+    ys, below = np.maximum(exact, 0.5)[None, :, None], (exact < 0.5)[None, :, None]
+    data = replace(Dataset.from_arrays(ts, ys, states=["x"]), censored=-below.astype(np.int8))
+    return data, exact[None, :, None] + 0.05 * (exact > 0.9)[None, :, None]
+
+
+def test_limits_are_triangles_and_count_in_the_title_as_in_the_scores():
+    data, predicted = with_limits()
+    curves = Curves({"train": data}, {"train": (data.ts, predicted)}, at_rows={"train": predicted})
+    (record,) = collect(curves)
+    assert record.error == pytest.approx(score_predictions(data, predicted).nrmse, rel=1e-12)
+    assert record.error < 0.3 * score_predictions(replace(data, censored=None), predicted).nrmse
+    figure = fit_figure(curves)
+    drawn = {line.get_marker(): line for line in figure.axes[0].lines}
+    below = data.censored[0, :, 0] < 0
+    assert (np.isfinite(drawn["v"].get_ydata()) == below).all()
+    assert (np.isfinite(drawn["o"].get_ydata()) == ~below).all()
+    assert "below a limit" in [text.get_text() for text in figure.legends[0].get_texts()]
+    exact = fit_figure(replace(curves, splits={"train": replace(data, censored=None)}))
+    assert "v" not in [line.get_marker() for line in exact.axes[0].lines]
+
+
+def test_angles_count_in_a_title_as_in_the_scores():
+    turned = Dataset.from_arrays(TIMES, np.linspace(0, 6, len(TIMES))[None, :, None], states=["a"])
+    turned = replace(turned, angles={"a": 2 * np.pi})
+    predicted = turned.ys + 2 * np.pi + 0.1
+    (record,) = collect(Curves({"train": turned}, {"train": (TIMES[None], predicted)}, at_rows={"train": predicted}))
+    assert record.error == pytest.approx(score_predictions(turned, predicted).nrmse, rel=1e-12) and record.error < 0.2
