@@ -15,12 +15,12 @@ from rich.console import Console
 
 from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
-from ..petab.fitting import Drawn, FitFromStart, PEtabFit, fit_petab, interval_in_words
+from ..petab.fitting import Drawn, FitFromStart, PEtabFit, fit_petab, interval_in_words, sort_into_records
 from ..petab.objective import Objective
 from ..petab.sources import list_places
 from ..petab.tables import PEtabError, Problem
 from ..plots.curves import TRAIN
-from ..plots.figures import plot_fit, plot_starts
+from ..plots.figures import check_known_names, plot_fit, plot_starts
 from ..report.pages import make_run_page
 from ..runtime.serialization import Json
 from ..storage.files import write_file
@@ -72,6 +72,7 @@ class PEtabRun:
         self.prepare()
         problem = build(self.config.data, "data").read()
         self.check_networks(problem)
+        self.check_plotted(problem)
         objective = Objective(problem)
         if self.config.resume:
             self.fits = read_starts(self.files.starts, objective)
@@ -130,6 +131,11 @@ class PEtabRun:
                 "field=hybrid: name what the network stands for and what it sees, as in '+data.networks.NAME=[A,B]'. "
                 f"In {problem.name} it may be {list_places(problem)}."
             )
+
+    def check_plotted(self, problem: Problem) -> None:
+        """Refuses names of records to plot that the problem lacks."""
+        records = [record.name for record in sort_into_records(problem.measurements)]
+        check_known_names(trajectories_to_plot(self.config) or (), records)
 
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False)

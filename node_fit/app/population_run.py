@@ -13,7 +13,7 @@ from ..data.dataset import Dataset
 from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
 from ..plots.curves import TRAIN, Curves
-from ..plots.figures import plot_fit, plot_starts
+from ..plots.figures import check_known_names, plot_fit, plot_starts
 from ..plots.population import PredictiveBands, plot_observed, plot_predictive_check
 from ..population.effects import RandomEffects
 from ..population.fit import INTERVAL_LEVEL, MixedEffects, PopulationFit, fit_population
@@ -63,6 +63,7 @@ class PopulationRun:
         settings: MixedEffects = build(config.population, "population")
         with errors_of_data():
             splits, notes = replace(parts.data, split=parts.data.split.with_shares(0.0)).load_and_tell()
+            check_known_names(trajectories_to_plot(config) or (), splits.train.trajectories)
         files.write_record(self.record, splits.named())
         write_file(files.config, write_config(config).encode())
         self.say(f"run: {files.path}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from ..runtime.validation import nearest_choice
 from .curves import (
     ACCENTS,
     CONTEXT,
@@ -82,7 +83,8 @@ def check_known_names(names: Sequence[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
             some = textwrap.shorten(", ".join(dict.fromkeys(known)), 300, placeholder=" ...")
-            raise ValueError(f"there is no trajectory {name!r} to plot; the data have {some}.")
+            near = nearest_choice(name, known)
+            raise ValueError(f"there is no trajectory {name!r} to plot; the data have {some}{near}")
 
 
 def constant_inputs(records: Sequence[Trajectory]) -> list[int]:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from helpers.commands import node_fit as run_node_fit
 from helpers.petab import FILES, TIME, mathml, quantities, sbml, write_problem
+from omegaconf import OmegaConf
 
 import node_fit
+from node_fit.app.petab_run import PEtabRun
 from node_fit.expressions.evaluation import as_float, evaluate
 from node_fit.petab.formulas import parse_formula
 from node_fit.petab.sbml import read_sbml
@@ -234,6 +236,13 @@ def test_delays_and_priorities_of_events(tmp_path):
     )
     problem = node_fit.objective(node_fit.read_petab(path))
     np.testing.assert_allclose(problem.simulate(problem.nominal), [3.0, 7.0, 7.0, 3.0, 3.0])
+
+
+def test_a_record_to_plot_that_the_problem_lacks_is_refused_before_the_fit(tmp_path):
+    problem = node_fit.read_petab(write_problem(tmp_path))
+    PEtabRun(OmegaConf.create({"plot": ["low"]}), None, None, 0.0, {}).check_plotted(problem)
+    with pytest.raises(ValueError, match=r"no trajectory 'lwo' to plot; .*did you mean 'low'\?"):
+        PEtabRun(OmegaConf.create({"plot": ["lwo"]}), None, None, 0.0, {}).check_plotted(problem)
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ def test_run_is_fitted_written_and_predicted_from(folder):
         (("random=[q]",), "random names 'q'"),
         (("random=[ke]", "population.noise=gamma"), "must be one of"),
         (("random=[ke]", "resume=auto"), "leave resume out"),
+        (("random=[ke]", "plot=[11]"), "there is no trajectory '11' to plot"),
     ],
 )
 def test_what_is_wrong_is_a_sentence(folder, words, said):
