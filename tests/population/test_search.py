@@ -1,0 +1,37 @@
+"""The search of populations: the Hessian of an objective, and bins of a predictive check."""
+
+import numpy as np
+import pytest
+
+from node_fit.population.prediction import bin_times
+from node_fit.population.search import FAR, Descent, Optimum, find_hessian
+
+
+class Quadratic:
+    """A population whose objective is a quadratic function, and infinite beyond 1e3."""
+
+    still = np.zeros((2, 1))
+    hessian = np.array([[4.0, 1.0, 0.0], [1.0, 3.0, -0.5], [0.0, -0.5, 2.0]])
+
+    def objective(self, x, z, method):
+        gradient = self.hessian @ x
+        return (0.5 * x @ gradient if np.abs(x).max() < 1e3 else np.inf), gradient
+
+
+def test_the_hessian_is_that_of_the_objective():
+    x = np.array([0.3, -0.2, 1.0])
+    optimum = Optimum(Quadratic(), x, Quadratic.still, 0.0, Quadratic.hessian @ x, 0)
+    assert find_hessian(optimum, "fo") == pytest.approx(Quadratic.hessian, rel=1e-6, abs=1e-8)
+
+
+def test_an_objective_that_can_t_be_computed_turns_a_search_back():
+    descent = Descent(Quadratic(), "fo")
+    assert descent(np.full(3, 1e4))[0] == FAR and descent(np.ones(3))[0] < 10 and descent.evaluations == 2
+
+
+@pytest.mark.parametrize("times", [np.arange(40.0), np.repeat([0.0, 1.0, 2.0], [30, 2, 8]), np.zeros(3)])
+def test_each_measurement_is_in_one_bin(times):
+    bins = np.stack(bin_times(times))
+    assert (bins.sum(axis=0) == 1).all() and (bins.sum(axis=1) > 0).all()
+    for time in np.unique(times):
+        assert len({int(bins[:, at].argmax()) for at in np.flatnonzero(times == time)}) == 1
