@@ -207,6 +207,15 @@ def fill_missing(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.nd
 
 # Maximum number of rows that are solved for at once, so that memory does not grow with the data.
 SLICE = 1 << 19
+# Few trajectories of few rows are solved as so many, so that one program serves the parts of a record: a compilation
+# takes longer than all of their solves.
+TRAJECTORY_ROOMS, FEW_ROWS = (4, 8, 16), 1 << 16
+
+
+def count_in_slice(trajectories: int, rows: int) -> int:
+    """The number of trajectories of so many rows that are solved at once, of a number of them."""
+    room = next((room for room in TRAJECTORY_ROOMS if room >= trajectories), trajectories)
+    return room if room * rows <= min(FEW_ROWS, SLICE) else min(trajectories, max(SLICE // rows, 1))
 
 
 def in_slices(
@@ -220,8 +229,8 @@ def in_slices(
     **Arguments:** `axis`: of the trajectories in what comes out.
     """
     count = len(saved)
-    size = min(count, max(SLICE // saved.shape[1], 1))
+    size = count_in_slice(*saved.shape)
     # The last slice repeats a trajectory where it must, since one of another length would be compiled anew.
     slices = [np.minimum(np.arange(begin, begin + size), count - 1) for begin in range(0, count, size)]
     parts = [np.asarray(solve(jax.tree.map(lambda x, at=at: x[at], batch), saved[at])) for at in slices]
-    return np.take(np.concatenate(parts, axis), np.arange(count), axis) if len(parts) > 1 else parts[0]
+    return np.take(np.concatenate(parts, axis), np.arange(count), axis)

@@ -15,8 +15,6 @@ SIDES = ("lower", "upper")
 DENSE = 300
 # Most trajectories per split whose curves are drawn, or ranked for drawing.
 MOST_PICTURED = 300
-# Few trajectories are solved as so many, so that the splits of an attempt and those of a whole run share programs.
-TRAJECTORY_ROOMS = (4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def simulate_splits(
 
 def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float) -> Simulated:
     """Simulates all splits in one solve, because every new shape is compiled."""
-    whole = with_room(together(marked_parts(model, splits)))
+    whole = together(marked_parts(model, splits))
     grid = dense_times(whole)
     times = np.concatenate([grid, whole.ts], axis=1)
     order = np.argsort(times, axis=1, kind="stable")
@@ -108,20 +106,13 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
 def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:
     """Compiles what `simulate_splits` runs, for any model of this structure."""
     shown = {name: part.sample(MOST_PICTURED) for name, part in splits.items()}
-    whole = with_room(together(marked_parts(model, shown)))
+    whole = together(marked_parts(model, shown))
     model.compile_prediction(whole, np.sort(np.concatenate([dense_times(whole), whole.ts], axis=1), axis=1))
 
 
 def marked_parts(model: NeuralODE | Ensemble, splits: dict[str, Dataset]) -> dict[str, Dataset]:
     """The splits as the model sees them, while their trajectories have the names of the fit."""
     return {name: model.typical.scaler.marked(part) for name, part in splits.items()}
-
-
-def with_room(whole: Dataset) -> Dataset:
-    """Few trajectories, of which the last is repeated up to one of a few numbers; more of them as they are."""
-    count = len(whole.trajectories)
-    room = next((room for room in TRAJECTORY_ROOMS if room >= count), count)
-    return whole if room == count else whole.select(np.minimum(np.arange(room), count - 1))
 
 
 def dense_times(data: Dataset) -> np.ndarray:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 from ..data.dataset import Dataset
 from .metrics import FAR_OFF
-from .simulation import DENSE, with_room
+from .simulation import DENSE
 
 Times = Float[np.ndarray, "trajectory saved"]
 Trials = Float[np.ndarray, "trajectory saved state"]
@@ -54,10 +54,9 @@ def find_escape(simulate: Callable[[Dataset, Times], Trials], data: Dataset, rea
     trials = make_trials(data, max(START_ROWS, reads))
     if trials is None:
         return None
-    room = with_room(trials)
-    dense = np.linspace(room.ts[:, 0], room.ts.max(axis=1), DENSE, axis=1)
-    times = np.sort(np.concatenate([dense, room.ts], axis=1), axis=1)
-    simulated = simulate(room, times)[: len(trials.trajectories)]
+    dense = np.linspace(trials.ts[:, 0], trials.ts.max(axis=1), DENSE, axis=1)
+    times = np.sort(np.concatenate([dense, trials.ts], axis=1), axis=1)
+    simulated = simulate(trials, times)
     finite = np.asarray(np.isfinite(simulated).all(axis=2))
     # Rows that a start is read from have no prediction.
     lost = np.asarray(~finite.any(axis=1))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import diffrax
@@ -23,7 +24,7 @@ from .rollout import (
     Moments,
     Prediction,
     advance_channels,
-    begin_channels,
+    begin_prediction,
     channels_at,
     count_increases,
     observe_increases,
@@ -37,13 +38,6 @@ if TYPE_CHECKING:
 ENOUGH_RESIDUALS = 4096
 # Levels for which a factor is kept: 1 % to 99 %.
 BAND_LEVELS = np.arange(1, 100) / 100
-
-
-# What is added to measurements, and to the first one of each channel.
-Added = tuple[
-    Float[AnyArray, "member trajectory time channel"],
-    Float[AnyArray, "member trajectory channel"],
-]
 
 
 @stored_as("Ensemble")
@@ -245,9 +239,16 @@ class Ensemble(eqx.Module):
                     return advance_all(every, static[0], *placed)
 
                 def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
+                    # By a program for a single model, since most of it is a search for starts, which takes long to
+                    # compile and ends for each member when it is done.
                     needed = first_model.start.needed(batch)
-                    placed = carry((self.vary_rows(needed), needed, first), dtype_of(precision))
-                    return begin_all(every, static[0], *placed)
+                    added = self.vary_rows(needed)
+                    owns = [needed] * len(self.members) if added is None else map(partial(add_to_rows, needed), *added)
+                    begun = [
+                        begin_prediction(carry(member, dtype_of(precision)), own, first)
+                        for member, own in zip(self.members, owns, strict=True)
+                    ]
+                    return jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *begun)
 
                 return channels_at(begin, advance, batch, wanted, first_model.solver.interpolation, axis=1)
 
@@ -332,17 +333,6 @@ def add_to_rows(
 ) -> Batch:
     """A batch as a member sees it, see `Ensemble.vary_rows`."""
     return replace(batch, ys=batch.ys + added, first=batch.first + first)
-
-
-@eqx.filter_jit
-def begin_all(
-    stacked: NeuralODE, static: NeuralODE, added: Added | None, batch: Batch, first: Intervals
-) -> tuple[Array, Front]:
-    def one(arrays: NeuralODE, added: tuple[Array, Array] | None) -> tuple[Array, Front]:
-        own = batch if added is None else add_to_rows(batch, *added)
-        return begin_channels(eqx.combine(arrays, static), own, first)
-
-    return jax.vmap(one)(stacked, added)
 
 
 @eqx.filter_jit

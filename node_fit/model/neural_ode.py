@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..data.batch import SLICE, Batch, start_rows
+from ..data.batch import Batch, count_in_slice, start_rows
 from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values, is_single
 from ..data.domains import from_line, to_line
 from ..data.groups import check_known_groups
@@ -38,7 +38,7 @@ from .rollout import (
     ROOMS,
     Prediction,
     advance_channels,
-    begin_channels,
+    begin_prediction,
     compile_prediction,
     intervals_to,
     outputs,
@@ -484,7 +484,7 @@ def hindcast(
         return None
     whole, count = None, len(rows)
     begins = np.maximum(rows + 1 - MOST_EARLIER, 0)
-    size = min(count, max(SLICE // (data.ts if ts is None else ts).shape[1], 1))
+    size = count_in_slice(*(data.ts if ts is None else ts).shape)
     for begin in range(0, count, size):
         chosen = np.minimum(np.arange(begin, begin + size), count - 1)
         some = data if size == count else data.select(chosen)
@@ -504,10 +504,9 @@ def earlier_outputs(
     pieces = [(row, int(begin), int(end) + 1) for row, (begin, end) in enumerate(zip(begins, rows, strict=True))]
     head = replace(model.scaler.marked(cut(data, pieces, data.trajectories)), angles={})
     earlier = Batch.from_dataset(head, model.scaler, jumps=model.system.jumps)
-    dtype = dtype_of(precision_of(model))
     with scope_of(model):
         first = pieces_of(intervals_to(later, wanted, model.solver.interpolation)[0])[0]
-        _, there = begin_channels(model, *carry((model.start.needed(later), first), dtype))
+        _, there = begin_prediction(model, model.start.needed(later), first)
         arrival = np.asarray(there.y, np.float64)
         simulate = simulation_of(model, earlier, first.end.shape[1])
         guess = model.start.guess
@@ -538,7 +537,7 @@ def simulation_of(
     parts = pieces_of(intervals, room)
 
     def simulate(starts: Float[np.ndarray, "trajectory state"]) -> Passed:
-        ys, front = begin_at(model, *carry((batch, starts, parts[0]), dtype))
+        ys, front = begin_at(model, *carry((batch, starts, jax.tree.map(lambda x: x[:, :1], parts[0])), dtype))
         found = [np.asarray(ys, np.float64)[:, None]]
         origin = carry(batch.origin, dtype)
         for part in parts:

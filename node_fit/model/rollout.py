@@ -37,8 +37,9 @@ Solve = Callable[[Batch, Wanted], np.ndarray]
 # Times, states and inputs; and channels of some that are counted since others.
 Moments = tuple[Float[AnyArray, "trajectory saved"], Float[AnyArray, "..."], Float[AnyArray, "trajectory saved input"]]
 Observe = Callable[[Moments, Moments], AnyArray]
-# Intervals in a piece: the smallest of these that holds all intervals, else several pieces of the largest.
-ROOMS = (32, 128, 1024)
+# Intervals in a piece: the smallest of these of which a few pieces hold all intervals, else the largest.
+ROOMS = (128, 1024)
+FEW_PIECES = 8
 
 
 def intervals_to(
@@ -120,7 +121,7 @@ def jumps_at(batch: Batch, begin: Float[np.ndarray, "trajectory interval"]) -> J
 
 def room_for(intervals: int) -> int:
     """The length of the pieces in which this many intervals are solved."""
-    return next((room for room in ROOMS if room >= intervals), ROOMS[-1])
+    return next((room for room in ROOMS if FEW_PIECES * room >= intervals), ROOMS[-1])
 
 
 def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
@@ -238,9 +239,20 @@ def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Solve:
         return advance_channels(model, *carry((batch.origin, intervals, front), dtype))
 
     def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
-        return begin_channels(model, *carry((model.start.needed(batch), first), dtype))
+        return begin_prediction(model, model.start.needed(batch), first)
 
     return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
+
+
+def begin_prediction(model: Model, needed: Batch, first: Intervals) -> tuple[Array, Front]:
+    """`begin_channels`, by a program that does not depend on what only the host needs to know.
+
+    **Arguments:** `needed`: the rows that the rule for starts needs. `first`: the first intervals of a prediction.
+    """
+    start, needed = model.start.shared(needed)
+    model = eqx.tree_at(lambda m: m.start, model, start)
+    first = jax.tree.map(lambda x: x[:, :1], first)
+    return begin_channels(model, *carry((replace(needed, joint=False), first), dtype_of(precision_of(model))))
 
 
 def count_increases(model: Model, solve: Solve, observe: Observe) -> Solve:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ from helpers.problems import SMALL
 
 import node_fit as nf
 from node_fit.app.background import Rehearsal
+from node_fit.data.batch import count_in_slice
 from node_fit.evaluation.simulation import DENSE, compile_simulation, simulate_splits, together
+from node_fit.model.ensemble import Ensemble
+from node_fit.model.rollout import begin_channels
 from node_fit.runtime.compilation import Compilations, count_calls
 from node_fit.runtime.placement import carry
 from node_fit.training.callback import RunState
@@ -87,6 +91,29 @@ def test_what_an_attempt_is_judged_by_serves_the_whole_run(splits, start):
         found = simulate_splits(made, splits)
     assert count.count == 0
     np.testing.assert_allclose(found.at_rows["train"], judged.at_rows["train"], rtol=1e-4)
+
+
+@pytest.mark.usefixtures("without_cache")
+def test_parts_of_a_record_and_members_share_the_search_for_starts():
+    """However many trajectories, rows of them and rows that a start is fitted to; each has the start of its own."""
+    whole = data()
+    start = functools.partial(nf.Fitted, given=None)
+    kept = carry(nf.make_model(whole, field=nf.Linear, start=start, key=jax.random.key(0)), np.float32)
+    few = eqx.tree_at(lambda model: model.start, kept, kept.start.reading(5))
+    ensemble = Ensemble.of([kept, eqx.tree_at(lambda m: m.start.values, kept, kept.start.values + 1)], whole, None)
+    once = kept.predict(whole)
+    begin = begin_channels._cached._cache_size()
+    np.testing.assert_array_equal(kept.predict(whole.select([1]))[0, :7], once[1, :7])
+    assert not np.array_equal(few.predict(whole)[0], once[0])
+    few.predict(whole.windows(6, 6).select([0, 3]))
+    ensemble.predict(whole)
+    assert begin_channels._cached._cache_size() == begin
+
+
+def test_few_trajectories_of_few_rows_are_solved_as_some_more():
+    assert [count_in_slice(count, 100) for count in (1, 4, 5, 16, 17)] == [4, 4, 8, 16, 17]
+    assert count_in_slice(1, 100_000) == 1
+    assert count_in_slice(10**6, 1000) == 524
 
 
 def test_a_rehearsal_that_fails_is_passed_over(model):

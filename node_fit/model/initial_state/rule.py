@@ -191,6 +191,11 @@ class AbstractStart(eqx.Module, metaclass=Part):
         """The rows of a batch that `estimate` needs, on the host: few, so that a long record compiles nothing new."""
         return first_rows(batch, 1)
 
+    def shared(self, needed: Batch) -> tuple["AbstractStart", Batch]:
+        """A rule and a batch with the same starts as those of `needed`, so that rules which differ only in the rows
+        that they read share a program."""
+        return self, needed
+
     def begun_at(self, starts: Float[AnyArray, " state"]) -> "AbstractStart":
         """The rule to begin a fit with, where it fits starts: those of hidden states, and what is added to those of
         measured ones, in scaled units."""

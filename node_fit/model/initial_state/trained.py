@@ -1,6 +1,7 @@
 """Starts that training finds: fitted, one for each trajectory, or read from measurements by a network."""
 
 import copy
+from dataclasses import replace
 from typing import ClassVar
 
 import equinox as eqx
@@ -20,6 +21,8 @@ from .rule import Absent, AbstractStart, Guess, Simulate, Starts
 
 # A residual that stands for "not solved".
 FAR_START = 1e3
+# The start of a new trajectory is fitted in a program for at least so many rows, a power of 4.
+FEWEST_ROWS = 64
 
 
 @stored_as("Fitted")
@@ -85,8 +88,8 @@ class Fitted(AbstractStart):
         placed = jax.tree.map(lambda x: jnp.asarray(x, self.values.dtype if x.dtype.kind == "f" else None), batch)
         return eqx.tree_at(lambda start: start.values, self, self.initial(placed))
 
-    def reading(self, rows: int) -> "Fitted":
-        """The same start, which is fitted to this number of rows of a new trajectory."""
+    def reading(self, rows: int | None) -> "Fitted":
+        """The same start, which is fitted to this number of rows of a new trajectory; to all if None."""
         alike = copy.copy(self)
         object.__setattr__(alike, "rows", rows)
         return alike
@@ -103,12 +106,13 @@ class Fitted(AbstractStart):
         unknown = jnp.array([at in self.guess.unknown for at in range(self.values.shape[1])])[None]
         return jnp.where(unknown, typical, self.guess(batch))
 
-    def given_mask(self, batch: Batch) -> Bool[Array, "trajectory time channel"]:
+    def given_mask(self, batch: Batch) -> Bool[AnyArray, "trajectory time channel"]:
         """The measurements that a start may be fitted to."""
         context = batch.known & ~batch.mask
-        rows = jnp.arange(batch.ts.shape[1])[None, :, None]
+        rows = np.arange(batch.ts.shape[1])[None, :, None]
         first = batch.known if self.rows is None else batch.known & (rows < self.rows)
-        return jnp.where(context.any(axis=(1, 2), keepdims=True), context, first)
+        has_context = context.any(axis=(1, 2), keepdims=True)
+        return (has_context & context) | (~has_context & first)
 
     @property
     def given_rows(self) -> int | None:
@@ -118,7 +122,10 @@ class Fitted(AbstractStart):
         used = np.asarray(self.given_mask(batch)).any(axis=(0, 2))
         last = int(np.flatnonzero(used)[-1]) + 1 if used.any() else 1
         # A power of 4, so that splits of one record share a program; what is filled up takes no steps.
-        return first_rows(batch, 1 << 2 * -(-(last - 1).bit_length() // 2))
+        return first_rows(batch, max(FEWEST_ROWS, 1 << 2 * -(-(last - 1).bit_length() // 2)))
+
+    def shared(self, needed: Batch) -> tuple["Fitted", Batch]:
+        return self.reading(None), replace(needed, known=self.given_mask(needed))
 
     @classmethod
     def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:
