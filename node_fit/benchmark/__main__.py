@@ -180,7 +180,7 @@ def run_discovery(numbers: Sequence[int], noise: float, rows: Rows, effort: Effo
     outcomes: list[Reached] = []
     for equation in read_equations():
         if equation.number in numbers:
-            outcomes.append(each := find_equations(equation, noise, rows, effort, seed))
+            outcomes.append(each := recover_equations(equation, noise, rows, effort, seed))
             terms = {None: "-", True: "yes", False: "no"}[each.true_terms]
             print(
                 f"| {equation.number} {equation.what} | {each.same:.3f} | {each.other:.3f} | {terms} "
@@ -190,7 +190,7 @@ def run_discovery(numbers: Sequence[int], noise: float, rows: Rows, effort: Effo
     print(*summary_lines(outcomes, noise, rows), sep="\n")
 
 
-def find_equations(equation: Equation, noise: float, rows: Rows, effort: Effort, seed: int) -> Reached:
+def recover_equations(equation: Equation, noise: float, rows: Rows, effort: Effort, seed: int) -> Reached:
     """Finds the equations of a system in its first trajectory."""
     t, clean, data = draw_record(equation, noise, rows, seed)
     began = time.process_time()

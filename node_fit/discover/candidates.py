@@ -129,7 +129,7 @@ class View:
         return found if self.weights is None else self.weights @ found
 
 
-def smooth(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0) -> Smoothed:
+def smooth_record(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0) -> Smoothed:
     """Smooths a record by splines, whose smoothing is chosen by generalised cross-validation times `strength`.
 
     **Arguments:** `t`: `(row,)`. `ys`: states, `(row, state)`, NaN where missing. `us`: inputs, `(row, input)`.

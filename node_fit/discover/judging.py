@@ -147,7 +147,7 @@ class Judge:
     def make_span(self, states: list[int]) -> Span:
         # On their own, states that nobody measured are compared with their smooth values.
         records = self.records if len(states) == len(self.states) else [each.filled for each in self.records]
-        pieces = [(each, piece) for each in records for piece in cut(len(each.t))]
+        pieces = [(each, piece) for each in records for piece in cut_pieces(len(each.t))]
         rows = max(piece.stop - piece.start for _, piece in pieces)
         others = [at for at in range(len(self.names)) if at not in states]
         steps, drivers = (
@@ -269,7 +269,7 @@ class Judge:
         span = self.span(range(count))
         pieces = range(span.follows.index(False, 1) if False in span.follows[1:] else len(span.follows))
         if not self.linked:
-            pieces = range(len(cut(len(self.records[0].t))))
+            pieces = range(len(cut_pieces(len(self.records[0].t))))
         found = starts[None]
         for at in pieces:
             one = replace(span, steps=span.steps[:, at : at + 1], drivers=span.drivers[..., at : at + 1])
@@ -311,7 +311,7 @@ class Judge:
         solved = span.simulate(family.rates, family.constants.T, judged.starts[:, None])[:, :, 0]
         found: list[Smoothed] = []
         for each in self.records:
-            pieces = cut(len(each.t))
+            pieces = cut_pieces(len(each.t))
             values = each.values.copy()
             for at, piece in enumerate(pieces, start=count):
                 values[piece, : len(self.states)] = solved[: piece.stop - piece.start, :, at]
@@ -452,7 +452,7 @@ def error_of(fitted: Fitting) -> float:
     return fitted.total / len(fitted.left)
 
 
-def cut(rows: int) -> list[slice]:
+def cut_pieces(rows: int) -> list[slice]:
     """Windows of about equal length, of which neighbours share a row."""
     count = min(max(rows // WINDOW, 1), MOST_CUTS)
     edges = np.linspace(0, rows - 1, count + 1).round().astype(int)

@@ -24,7 +24,7 @@ from .candidates import (
     has_symbolic,
     joint_candidates,
     make_views,
-    smooth,
+    smooth_record,
     sparse_candidates,
     symbolic_candidates,
 )
@@ -393,7 +393,7 @@ class Search:
                 found += symbolic_candidates(apart[0], self.source.sees, place, clean, seed, judge.watch)[: most // 4]
             kept.append(found if balance.may_be_empty else screen_state(judge, found, place))
         kept += [[constant] for constant in balance.given()]
-        systems = [tuple(each[0] for each in kept), *combine(kept)]
+        systems = [tuple(each[0] for each in kept), *combine_formulas(kept)]
         return systems, [each[:COMBINED] for each in kept] if balance.may_be_empty else kept
 
     def find_sums(
@@ -511,7 +511,7 @@ def find_angles(data: Dataset) -> list[str]:
 def smooth_records(data: Dataset, strength: float) -> list[Smoothed]:
     found: list[Smoothed] = []
     for row, length in enumerate(data.lengths):
-        found.append(smooth(data.ts[row, :length], data.ys[row, :length], data.us[row, :length], strength))
+        found.append(smooth_record(data.ts[row, :length], data.ys[row, :length], data.us[row, :length], strength))
     return found
 
 
@@ -532,7 +532,7 @@ def group_terms(libraries: Mapping[str, Sequence[Term]]) -> list[list[Term]]:
     return [group for group in groups if group]
 
 
-def combine(kept: Sequence[Sequence[Formula]]) -> list[tuple[Formula, ...]]:
+def combine_formulas(kept: Sequence[Sequence[Formula]]) -> list[tuple[Formula, ...]]:
     """The first candidates of all states, with another one of one state each."""
     first = tuple(each[0] for each in kept)
     return [(*first[:state], formula, *first[state + 1 :]) for state, every in enumerate(kept) for formula in every[1:]]

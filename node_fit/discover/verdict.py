@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .judging import Judge, JudgedSystem, cut
+from .judging import Judge, JudgedSystem, cut_pieces
 
 # Of each trajectory, and of each state in it.
 FEWEST_ROWS = 12
@@ -60,7 +60,7 @@ def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:
     for record in judge.records:
         scaled = record.raw[:, measured] / judge.scale[measured]
         gap = np.full_like(scaled, np.nan)
-        for piece in cut(len(scaled)):
+        for piece in cut_pieces(len(scaled)):
             own = next(pieces)[: piece.stop - piece.start, measured]
             gap[piece] = np.where(np.isfinite(own), own, gap[piece])
         inputs = record.values[:, count:]

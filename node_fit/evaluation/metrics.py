@@ -29,7 +29,7 @@ STEP_DIGITS, MAX_DIFFERENT_STEPS = 9, 5_000
 # Multiplications in a product of all transition matrices' sizes, beyond which a linear equation takes minutes.
 MAX_BASELINE_OPERATIONS = 2e9
 # Records of more intervals are solved in blocks side by side, whose matrices have at most so many elements.
-LONG_RECORD, MAX_BLOCK_ELEMENTS = 2_000, 10_000_000
+MAX_IN_TURN, MAX_BLOCK_ELEMENTS = 2_000, 10_000_000
 
 
 class Figures(TypedDict):
@@ -472,7 +472,7 @@ def march_baseline(
     trajectories, intervals = which.shape
     states = z.shape[1]
     most = MAX_BLOCK_ELEMENTS // max(trajectories * states**2, 1)
-    blocks = min(math.isqrt(intervals), most) if intervals > LONG_RECORD else 1
+    blocks = min(math.isqrt(intervals), most) if intervals > MAX_IN_TURN else 1
     if blocks < 2:
         return march_in_turn(transitions, which, forcing, z)
     size = -(-intervals // blocks)

@@ -304,7 +304,7 @@ def run_fmu(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> 
     together: list[np.ndarray] = []
     alone: list[np.ndarray] = []
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as place:
-        second, third = (unpack(folder / f"model_fmi{version[0]}.fmu", Path(place)) for version in VERSIONS)
+        second, third = (unpack_fmu(folder / f"model_fmi{version[0]}.fmu", Path(place)) for version in VERSIONS)
         for trial, start in zip(trials, begun, strict=True):
             together.append(step_unit(second, layout, exported, trial, start))
             alone.append(integrate_unit(third, layout, exported, trial, start))
@@ -323,7 +323,7 @@ class Unpacked(NamedTuple):
     folder: str
 
 
-def unpack(path: Path, place: Path) -> Unpacked:
+def unpack_fmu(path: Path, place: Path) -> Unpacked:
     """Reads a unit, and unpacks it below a folder."""
     import fmpy
 

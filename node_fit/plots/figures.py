@@ -224,7 +224,7 @@ def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None
     count = sum(int(np.isfinite(segment.ys[:, state]).sum()) for segment in record.segments)
     crowded = count > crowd
     for segment in record.segments:
-        draw_measurements(axes, segment, state, marker(segment.role, colour, count, crowded))
+        draw_measured_values(axes, segment, state, marker(segment.role, colour, count, crowded))
     line: LineStyle = {"color": darker(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
     axes.plot(curve.ts, visible(curve.ys[:, state]), lw=1.3, **line)
     if curve.bands is not None:
@@ -236,7 +236,7 @@ def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None
     axes.label_outer()
 
 
-def draw_measurements(axes: "Axes", segment: Segment, state: int, style: LineStyle) -> None:
+def draw_measured_values(axes: "Axes", segment: Segment, state: int, style: LineStyle) -> None:
     """Draws the measurements of a segment; limits are triangles that point to where their values lie."""
     ys, limits = segment.ys[:, state], segment.limits
     exact = ys if limits is None else np.where(limits[:, state] == 0, ys, np.nan)

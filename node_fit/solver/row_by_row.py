@@ -23,7 +23,7 @@ from .methods import Method, Tolerance, Tolerances, combine, error_order, runge_
 from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
 from .rosenbrock import ROSENBROCK_ERROR_ORDER, rosenbrock_step
 from .switches import at_given_ends, has_stops, rates_in, split_at_switches
-from .triggers import Solve, Triggers, TriggerWatch, has_triggers, select_trajectories
+from .triggers import Solve, Triggers, TriggerWatch, choose_by_trajectory, has_triggers
 
 # The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
 # Ordinary Differential Equations I, 1993, section II.4).
@@ -229,7 +229,7 @@ def advance_adaptive(
                 stop = triggers.stopped(again, interval.begin + passed, h, at.y, after, watch)
                 after, accepted = stop.y, accepted & ~stop.lost
                 end = jnp.where(stop.share < 1, passed + stop.share * h, end)
-                watch = select_trajectories(accepted, stop.watch, watch)
+                watch = choose_by_trajectory(accepted, stop.watch, watch)
                 next_step = jnp.where(stop.lost, h * LEAST_STEP_FACTOR, next_step)
             passed = jnp.where(accepted, end, passed)
             y = jnp.where(accepted[:, None], after, at.y)

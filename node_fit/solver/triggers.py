@@ -141,7 +141,7 @@ def has_triggers(field: VectorField) -> bool:
     return bool(getattr(field, "triggers", ()))
 
 
-def select_trajectories(chosen: Bool[Array, " trajectory"], some: Tree, rest: Tree) -> Tree:
+def choose_by_trajectory(chosen: Bool[Array, " trajectory"], some: Tree, rest: Tree) -> Tree:
     """Arrays of the chosen trajectories, and others of the rest."""
     return jax.tree.map(lambda a, b: jnp.where(chosen.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), some, rest)
 
@@ -221,7 +221,7 @@ class Triggers:
         due, zero = watch.armed & (self.levels(t, y) <= 0) & moves[:, None], jnp.zeros((), y.dtype)
         act, none = lambda: self.act(t, y, watch, due, zero), lambda: (y, self.ended(t, y, watch))
         y, new = jax.lax.cond(due.any(), act, none)
-        return y, select_trajectories(moves, new, watch)
+        return y, choose_by_trajectory(moves, new, watch)
 
     def act(
         self, t: Array, y: Array, watch: TriggerWatch, due: Each, zero: Float[Array, "*each"]
@@ -357,7 +357,7 @@ class Triggers:
             # The second event then acts at the end of this step.
             new = TriggerWatch(new.armed | later.falls, new.leaving & ~later.falls, new.endless)
             lost = jnp.where(fires, event.lost, found.lost)
-            return (*select_trajectories(fires, (end, worst, new), (after, error, through)), lost)
+            return (*choose_by_trajectory(fires, (end, worst, new), (after, error, through)), lost)
 
         after, error, watch, lost = jax.lax.cond(fires.any(), apart, lambda: (after, error, through, found.lost))
         return after, jnp.where(lost, TWO_EVENTS, error), watch
@@ -369,7 +369,7 @@ class Triggers:
         fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
         end = TriggerEvent(jnp.ones_like(h), after, through, found.lost)
 
-        event = lambda: select_trajectories(fires, self.first_event(solve, t, h, y, found, watch), end)  # noqa: E731
+        event = lambda: choose_by_trajectory(fires, self.first_event(solve, t, h, y, found, watch), end)  # noqa: E731
         return jax.lax.cond(fires.any(), event, lambda: end)
 
     def ended(self, t: Array, y: Array, watch: TriggerWatch) -> TriggerWatch:

@@ -314,7 +314,7 @@ def linear_models(
 
     # Many small products, in which threads would only wait for each other.
     with threadpool_limits(1):
-        yield from search(
+        yield from search_models(
             SimulationRecord.of(windows, kind), SimulationRecord.of(validation, kind), records, kind, hidden
         )
 
@@ -325,7 +325,7 @@ def simplest_model(models: Sequence[LinearModel], worth: float = WORTH) -> Linea
     return next(model for model in models if model.judged <= limit)
 
 
-def search(
+def search_models(
     record: SimulationRecord, held_out: SimulationRecord, records: Batch, kind: str, hidden: int | None
 ) -> Iterator[LinearModel]:
     known, ys, us = map(np.asarray, (records.known.all(axis=2), records.ys, records.us))

@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.discover.balance import Balance, conserving, reacting
-from node_fit.discover.candidates import make_views, smooth
+from node_fit.discover.candidates import make_views, smooth_record
 from node_fit.discover.formulas import Formula, polynomial, read_tape, sum_of
 from node_fit.discover.judging import Judge
 from node_fit.discover.search import Source, Vocabulary, search_source
@@ -82,7 +82,7 @@ def test_known_constants_absorb_the_terms_that_move_rates_as_they_do():
 def test_what_a_network_learnt_of_a_known_term_is_given_back_to_its_constant():
     """The rate is -x - x^3; the network's f has 0.3 of the first term, and k only 0.7."""
     data = record(lambda t, y: [-y[0] - y[0] ** 3], (2.0,), ["x"], length=4.0, rows=60)
-    read = smooth(data.ts[0], data.ys[0], data.us[0])
+    read = smooth_record(data.ts[0], data.ys[0], data.us[0])
     x = read.values[:, 0]
     read = replace(read, rates=(-0.3 * x - x**3)[:, None])
     judge = Judge([read], ["x"], [], Balance(("f", "k"), ("f", "k"), ("-k*x + f",), constants={"k": 0.7}))
@@ -150,7 +150,7 @@ def test_stiff_reactions_over_decades_are_found():
 
 def test_a_system_of_no_terms_is_judged_too():
     data = record(lambda t, y: [-y[0]], (1.0,), ["x"], rows=40)
-    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x"], [])
+    judge = Judge([smooth_record(data.ts[0], data.ys[0], data.us[0])], ["x"], [])
     rest, decay = Formula((), (), (), 0), sum_of(polynomial(["x"], 1)[1:], [-0.9])
     best, worst = judge.judge([(rest,), (decay,)])
     assert best.formulas[0].terms == ("x",) and worst.formulas == (rest,) and worst.error > best.error

@@ -17,7 +17,7 @@ from node_fit.discover.candidates import (
     View,
     find_subsets,
     goes_over_decades,
-    smooth,
+    smooth_record,
     sparse_candidates,
 )
 from node_fit.discover.formulas import (
@@ -31,7 +31,7 @@ from node_fit.discover.formulas import (
     read_tape,
     sum_of,
 )
-from node_fit.discover.judging import Judge, JudgedSystem, count_independent, cut, schwarz_criterion
+from node_fit.discover.judging import Judge, JudgedSystem, count_independent, cut_pieces, schwarz_criterion
 from node_fit.discover.names import plain_names, rename_columns
 from node_fit.discover.search import FoundSystem, Vocabulary, find_angles, screen_state, search
 from node_fit.discover.shapes import shape_of_term
@@ -269,7 +269,7 @@ def test_terms_that_cancel_and_constants_that_data_do_not_determine_cost_no_more
     ts = np.linspace(0, 15, 40)
     growth = 10 / (1 + 19 * np.exp(-0.7 * ts)) + 0.1 * np.random.default_rng(0).standard_normal(40)
     data = nf.Dataset.from_arrays(ts, growth[:, None], states=("x",))
-    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x"], [])
+    judge = Judge([smooth_record(data.ts[0], data.ys[0], data.us[0])], ["x"], [])
     judge.steps, (one, x, square, cubic) = 2, (Term("1", 1), Term("x", 1), Term("x**2", 3), Term("x**3", 5))
     logistic, other = (sum_of([x, square], [0.6, -0.06]),), (sum_of([one, x, cubic], [0.4, 0.36, -0.004]),)
     best, second = judge.judge([other, logistic])
@@ -300,7 +300,7 @@ def test_dependent_residuals_count_as_fewer():
 
 def test_windows_that_meet_are_fitted_as_one_trajectory():
     data = record(lambda t, y: [y[1], -1.3 * y[0] - 0.2 * y[1]], (1.0, 0.5), noise=0.03)
-    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], [])
+    judge = Judge([smooth_record(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], [])
     judge.steps, terms = 4, [Term("x", 1), Term("v", 1)]
     system = (sum_of(terms[1:], [0.8]), sum_of(terms, [-1.0, -0.1]))
     family, span = Family.of([system], ["x", "v"]), judge.span([0, 1])
@@ -315,7 +315,7 @@ def test_windows_that_meet_are_fitted_as_one_trajectory():
 def test_what_describes_the_rates_best_is_kept_though_it_is_the_least_probable_on_its_own(monkeypatch):
     """So is the rate of a Brusselator's x, which runs away along a noisy spline of y."""
     monkeypatch.setattr(Judge, "screen", lambda self, formulas, state: [(0.0, each) for each in reversed(formulas)])
-    judge = Judge([smooth(TS, np.sin(TS)[:, None], np.zeros((80, 0)))], ["x"], [])
+    judge = Judge([smooth_record(TS, np.sin(TS)[:, None], np.zeros((80, 0)))], ["x"], [])
     candidates = [sum_of([Term("1", 1), Term(f"x**{power}", 3)], [1.0, 1.0]) for power in range(2, 20)]
     kept = screen_state(judge, candidates, 0)
     assert candidates[0] in kept and kept[0] is candidates[-1] and len(kept) < 10
@@ -323,7 +323,7 @@ def test_what_describes_the_rates_best_is_kept_though_it_is_the_least_probable_o
 
 def test_a_term_that_is_added_begins_with_the_sign_that_lowers_the_error():
     data = record(lambda t, y: [y[1], -1.3 * y[0] - 0.2 * y[1]], (1.0, 0.5))
-    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], [])
+    judge = Judge([smooth_record(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], [])
     judge.steps, (x, v) = 4, (Term("x", 1), Term("v", 1))
     (known,) = judge.judge([(sum_of([v], [1.0]), sum_of([x], [-1.3]))])
     added, *_ = judge.additions(known, {1: [v]})
@@ -332,7 +332,7 @@ def test_a_term_that_is_added_begins_with_the_sign_that_lowers_the_error():
 
 def test_a_system_whose_constants_ran_away_is_left_out():
     data = record(lambda t, y: [y[1], -y[0]], (1.0, 0.5), noise=0.02)
-    judge, x, v = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], []), Term("x", 1), Term("v", 1)
+    judge, x, v = Judge([smooth_record(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], []), Term("x", 1), Term("v", 1)
     systems = [(sum_of([v], [1.0]), sum_of([x], [constant])) for constant in (-1.0, -1e137)]
     (left,) = judge.judge(systems, trials=1)
     assert left.formulas == systems[0]
@@ -350,7 +350,7 @@ def test_the_evidence_of_a_system_is_the_same_in_any_company():
     """Also after one that has its terms in another order; their constants differ by a factor of 1e4."""
     rates = lambda t, y: [0.4 * y[0] - 0.02 * y[0] * y[1], 1e-4 * y[0] * y[1] - 0.8 * y[1]]  # noqa: E731
     data = record(rates, (9e3, 9.0), noise=0.03)
-    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], [])
+    judge = Judge([smooth_record(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], [])
     judge.steps, (x, v, xv) = 2, (Term("x", 1), Term("v", 1), Term("x*v", 3))
     system = (sum_of([x, xv], [0.4, -0.02]), sum_of([xv, v], [1e-4, -0.8]))
     other = (sum_of([xv, x], [-0.01, 0.3]), sum_of([x, v, xv], [0.0, -0.8, 1e-4]))
@@ -365,9 +365,9 @@ def test_a_term_that_is_not_finite_spoils_no_other_system():
     """Neither beyond the end of a shorter window, nor where another system's state leaves the term's domain."""
     data = record(lambda t, y: [y[1], -1.3 * y[0]], (1.0, 0.5), us=2 + np.cos(TS)[:, None])
     data = replace(data, ys=data.ys + 0.03 * np.random.default_rng(0).standard_normal(data.ys.shape))
-    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], ["u"])
+    judge = Judge([smooth_record(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], ["u"])
     judge.steps, v, wild = 4, sum_of([Term("v", 1)], [0.9]), sum_of([Term("v", 1), Term("x/u", 3)], [0.9, 0.1])
-    assert len({piece.stop - piece.start for piece in cut(len(TS))}) > 1
+    assert len({piece.stop - piece.start for piece in cut_pieces(len(TS))}) > 1
     alone, both = judge.screen([v], 0), judge.screen([v, wild], 0)
     assert both[0][1].terms == ("v",) and both[0][0] == pytest.approx(alone[0][0])
     assert both[1][1].constants == pytest.approx([1.0, 0.0], abs=0.05) and both[1][0] < both[0][0] + 50
@@ -412,7 +412,7 @@ def test_stiff_systems_are_simulated_to_third_order():
 def test_a_spline_over_decades_is_one_in_the_logarithm_of_time():
     t = np.r_[0.0, np.geomspace(1e-5, 1e5, 60)]
     y = np.stack([np.exp(-t), t / (1 + t)], axis=1)
-    read = smooth(t, y, np.zeros((61, 0)))
+    read = smooth_record(t, y, np.zeros((61, 0)))
     assert read.clean and read.values == pytest.approx(y, abs=1e-9)
     slopes = np.stack([-np.exp(-t), 1 / (1 + t) ** 2], axis=1)[3:-3] * t[3:-3, None]
     assert read.rates[3:-3] * t[3:-3, None] == pytest.approx(slopes, abs=5e-3)
@@ -460,15 +460,15 @@ def test_noise_is_measured_in_what_all_records_vary_by():
     """A record at rest varies by its noise alone."""
     draw = np.random.default_rng(0)
     pair = [3 * np.sin(TS), np.full(80, 2.0)] + 0.02 * draw.standard_normal((2, 80))
-    judge = Judge([smooth(TS, y[:, None], np.zeros((80, 0))) for y in pair], ["x"], [])
+    judge = Judge([smooth_record(TS, y[:, None], np.zeros((80, 0))) for y in pair], ["x"], [])
     assert judge.noise * judge.scale[0] == pytest.approx(0.02, rel=0.3)
 
 
 def test_noise_that_grows_with_what_is_measured_is_seen():
     draw = np.random.default_rng(0).standard_normal((80, 1))
     grown = np.exp(-TS / 2)[:, None]
-    assert np.ptp(smooth(TS, grown * (1 + 0.03 * draw), np.zeros((80, 0))).spread) > 0.5
-    assert np.ptp(smooth(TS, grown + 0.03 * draw, np.zeros((80, 0))).spread) == 0
+    assert np.ptp(smooth_record(TS, grown * (1 + 0.03 * draw), np.zeros((80, 0))).spread) > 0.5
+    assert np.ptp(smooth_record(TS, grown + 0.03 * draw, np.zeros((80, 0))).spread) == 0
 
 
 @pytest.mark.parametrize("kind", LIBRARIES)

@@ -7,7 +7,7 @@ import pytest
 
 from node_fit.discover.balance import Balance
 from node_fit.discover.formulas import Formula
-from node_fit.discover.judging import cut
+from node_fit.discover.judging import cut_pieces
 from node_fit.discover.verdict import SMALLEST_LEAD, decide, past_does_as_well
 
 RNG = np.random.default_rng(0)
@@ -26,7 +26,7 @@ def judge_of(raw: np.ndarray) -> SimpleNamespace:
 
 def judged_of(left: np.ndarray, escapes: bool = False) -> SimpleNamespace:
     """Residuals by window, as a judge has them."""
-    windows = [left[window] for window in cut(len(left))]
+    windows = [left[window] for window in cut_pieces(len(left))]
     by_window = np.full((max(map(len, windows)), 1, len(windows)), np.nan)
     for at, window in enumerate(windows):
         by_window[: len(window), 0, at] = window

@@ -4,8 +4,8 @@ from scipy.linalg import expm
 
 from node_fit.data.dataset import Dataset
 from node_fit.evaluation.metrics import (
-    LONG_RECORD,
     MAX_DIFFERENT_STEPS,
+    MAX_IN_TURN,
     baselines,
     find_different_steps,
     fit_linear_ode,
@@ -128,7 +128,7 @@ def test_linear_with_next_to_no_data_is_finite(rows):
 def test_a_long_record_is_solved_in_blocks_as_from_interval_to_interval(trajectories):
     rng = np.random.default_rng(3)
     transitions = np.concatenate([[expm(A * h) for h in (0.04, 0.1)], rng.normal(size=(2, 2, 2))], axis=2)
-    which = rng.integers(0, 2, (trajectories, LONG_RECORD + 7))
+    which = rng.integers(0, 2, (trajectories, MAX_IN_TURN + 7))
     forcing, z = rng.normal(size=(*which.shape, 2)), rng.normal(size=(trajectories, 2))
     together = march_baseline(transitions, which, forcing, z)
     assert together == pytest.approx(march_in_turn(transitions, which, forcing, z), abs=1e-10)

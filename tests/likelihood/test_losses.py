@@ -128,3 +128,16 @@ def test_degrees():
     assert StudentT().shapes == () and StudentT("fitted").shapes == ("degrees",)
     with pytest.raises(ValueError, match="degrees must be a number or fitted"):
         StudentT("many")
+
+
+@pytest.mark.parametrize("loss", [Squares(), nf.Huber(), nf.Huber(threshold=0.7), StudentT(), StudentT(8.0)])
+def test_a_density_has_the_mass_one(loss):
+    z = np.linspace(0, 300, 3_000_001)
+    assert 2 * np.trapezoid(np.exp(loss.log_density(z)), z) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(("loss", "dispersion"), [(Poisson(), None), (NegativeBinomial(), 0.3)])
+def test_rows_near_a_count_go_on_as_those_away_from_it(loss, dispersion):
+    """Beside the count the row is its first term, which must have the slope of the root of the deviance."""
+    near, away = (np.asarray(loss.rows(counts(COUNTS * np.exp(off), dispersion))[0]) for off in (0.9e-3, 1.1e-3))
+    assert (near / away)[1:] == pytest.approx(9 / 11, rel=2e-3)

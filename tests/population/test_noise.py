@@ -45,6 +45,8 @@ def test_each_channel_has_its_own():
     assert noise.kinds == ("proportional", "combined")
     assert noise.names == ("a.proportional", "b.additive", "b.proportional")
     np.testing.assert_allclose(np.exp(noise.first([1.0, 1.0], [10.0, 10.0])), [0.1, 0.1, 0.2])
+    variance = noise.variance(jnp.array([[10.0, 3.0]]), jnp.log(jnp.array([0.3, 0.1, 0.2])))
+    np.testing.assert_allclose(variance, [[3.0**2, 0.1**2 + 0.6**2]], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

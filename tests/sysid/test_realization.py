@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import expm
 
+from node_fit.sysid import realization
 from node_fit.sysid.linear_model import step_matrix
 from node_fit.sysid.realization import (
     ModalLayout,
@@ -94,6 +95,25 @@ def test_gradient_of_all_parameters_is_that_of_differences(kind, direct):
     ]
     np.testing.assert_allclose(slope, [(up - down) / (4 * nudge) for up, down in moved], rtol=1e-5, atol=1e-5)
     assert np.linalg.eigvalsh(curvature).min() > -1e-9 * np.linalg.eigvalsh(curvature).max()
+
+
+def test_a_record_in_parts_has_the_derivatives_of_the_whole(monkeypatch):
+    system = make_system("linear", True)
+    other = record_of(make_system("linear", True, seed=5), rows=120)
+    whole = expand_error(system, [other])
+    monkeypatch.setattr(realization, "FILTERED_ROWS", 32)
+    for part, expected in zip(expand_error(system, [other]), whole, strict=True):
+        np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_ridge_is_chosen_by_what_it_predicts():
+    """Of more columns than rows tell apart, that of the least error in the fitted rows would follow the noise."""
+    rng = np.random.default_rng(0)
+    table, true = rng.normal(size=(60, 50)), np.concatenate([np.ones(3), np.zeros(47)])
+    ys = table @ true + 3 * rng.normal(size=60)
+    found = realization.solve_validated(table.T @ table, table.T @ ys[:, None], float(ys @ ys), 60)[:, 0]
+    least = np.linalg.lstsq(table, ys, rcond=None)[0]
+    assert np.linalg.norm(found - true) < 0.5 * np.linalg.norm(least - true)
 
 
 @pytest.mark.parametrize("direct", [False, True])
