@@ -209,13 +209,13 @@ def fill_missing(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.nd
 SLICE = 1 << 19
 # Few trajectories of few rows are solved as so many, so that one program serves the parts of a record: a compilation
 # takes longer than all of their solves.
-TRAJECTORY_ROOMS, FEW_ROWS = (4, 8, 16), 1 << 16
+TRAJECTORY_ROOMS, MAX_PADDED_ROWS = (4, 8, 16), 1 << 16
 
 
 def count_in_slice(trajectories: int, rows: int) -> int:
     """The number of trajectories of so many rows that are solved at once, of a number of them."""
     room = next((room for room in TRAJECTORY_ROOMS if room >= trajectories), trajectories)
-    return room if room * rows <= min(FEW_ROWS, SLICE) else min(trajectories, max(SLICE // rows, 1))
+    return room if room * rows <= min(MAX_PADDED_ROWS, SLICE) else min(trajectories, max(SLICE // rows, 1))
 
 
 def in_slices(

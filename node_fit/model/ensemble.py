@@ -238,7 +238,7 @@ class Ensemble(eqx.Module):
                     placed = carry((batch.origin, intervals, front), dtype_of(precision))
                     return advance_all(every, static[0], *placed)
 
-                def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
+                def begin(batch: Batch, first: Intervals) -> tuple[AnyArray, Front]:
                     # By a program for a single model, since most of it is a search for starts, which takes long to
                     # compile and ends for each member when it is done.
                     needed = first_model.start.needed(batch)

@@ -228,8 +228,8 @@ def standardise_columns(table: Float[np.ndarray, "row column"]) -> Float[np.ndar
 
 
 def unexplained(
-    table: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row column"]
-) -> Float[np.ndarray, " column"]:
+    table: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row step"]
+) -> Float[np.ndarray, " step"]:
     """The share of the variance of each column's steps that a linear equation of all columns leaves."""
     spread = steps.var(axis=0)
     design = np.column_stack([table - table.mean(axis=0), np.ones(len(table))])

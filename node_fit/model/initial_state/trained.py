@@ -22,7 +22,7 @@ from .rule import Absent, AbstractStart, Guess, Simulate, Starts
 # A residual that stands for "not solved".
 FAR_START = 1e3
 # The start of a new trajectory is fitted in a program for at least so many rows, a power of 4.
-FEWEST_ROWS = 64
+MIN_PADDED_ROWS = 64
 
 
 @stored_as("Fitted")
@@ -122,7 +122,7 @@ class Fitted(AbstractStart):
         used = np.asarray(self.given_mask(batch)).any(axis=(0, 2))
         last = int(np.flatnonzero(used)[-1]) + 1 if used.any() else 1
         # A power of 4, so that splits of one record share a program; what is filled up takes no steps.
-        return first_rows(batch, max(FEWEST_ROWS, 1 << 2 * -(-(last - 1).bit_length() // 2)))
+        return first_rows(batch, max(MIN_PADDED_ROWS, 1 << 2 * -(-(last - 1).bit_length() // 2)))
 
     def shared(self, needed: Batch) -> tuple["Fitted", Batch]:
         return self.reading(None), replace(needed, known=self.given_mask(needed))
