@@ -451,10 +451,10 @@ def find_different_steps(
     steps: Float[np.ndarray, "trajectory interval"],
 ) -> tuple[Float[np.ndarray, " step"], Int[np.ndarray, "trajectory interval"]]:
     """The different steps, and which of them each interval has; those of a uniform grid are equal by rounding."""
-    for digits in range(STEP_DIGITS, -1, -1):
-        different, which = np.unique(np.round(steps, digits), return_inverse=True)
-        if different.size <= MAX_DIFFERENT_STEPS:
-            break
+    digits = STEP_DIGITS
+    while digits and np.unique(np.round(steps, digits)).size > MAX_DIFFERENT_STEPS:
+        digits -= 1
+    different, which = np.unique(np.round(steps, digits), return_inverse=True)
     return different, which.reshape(steps.shape)
 
 

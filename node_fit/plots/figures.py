@@ -241,7 +241,9 @@ def draw_measured_values(axes: "Axes", segment: Segment, state: int, style: Line
     ys, limits = segment.ys[:, state], segment.limits
     exact = ys if limits is None else np.where(limits[:, state] == 0, ys, np.nan)
     axes.plot(segment.ts, exact, **style, zorder=2)
-    for side, (shape, _) in LIMIT_MARKS.items() if limits is not None else ():
+    if limits is None:
+        return
+    for side, (shape, _) in LIMIT_MARKS.items():
         beyond = limits[:, state] == side
         if beyond.any():
             size = max(style["ms"] + 1, LEAST_LIMIT_MARK)

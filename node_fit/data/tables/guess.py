@@ -202,7 +202,8 @@ def look_set(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dic
         if 2 <= levels <= MOST_LEVELS and 0 < moves < STAYS:
             found[name] = f"stays at one of {levels} levels"
         elif moves and is_free[at] and follows[at].any():
-            found[name] = f"is followed by {list_names([names[other] for other in np.flatnonzero(follows[at])], 3)}"
+            followers = [names[int(other)] for other in np.flatnonzero(follows[at])]
+            found[name] = f"is followed by {list_names(followers, 3)}"
     return found
 
 
