@@ -1,10 +1,12 @@
 """The search of populations: the Hessian of an objective, and bins of a predictive check."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from node_fit.population.prediction import bin_times
-from node_fit.population.search import FAR, Descent, Optimum, find_hessian
+from node_fit.population.search import FAR, Descent, Optimum, find_hessian, leave_saddles
 
 
 class Quadratic:
@@ -22,6 +24,26 @@ def test_the_hessian_is_that_of_the_objective():
     x = np.array([0.3, -0.2, 1.0])
     optimum = Optimum(Quadratic(), x, Quadratic.still, 0.0, Quadratic.hessian @ x, 0)
     assert find_hessian(optimum, "fo") == pytest.approx(Quadratic.hessian, rel=1e-6, abs=1e-8)
+
+
+class Saddle:
+    """A population whose objective is `x^2 + (y^2 - 2)^2`: a saddle at the origin, minima where `y^2` is 2."""
+
+    still, subjects = np.zeros((2, 1)), SimpleNamespace(counts=np.ones(1))
+
+    def settled(self, x, z):
+        return self
+
+    def objective_by_subject(self, x, z, method, expansion=None):
+        gradient = np.array([2 * x[0], 4 * x[1] * (x[1] ** 2 - 2)])
+        return x[0] ** 2 + (x[1] ** 2 - 2) ** 2, np.stack([0.25 * gradient, 0.75 * gradient])
+
+
+def test_a_search_that_has_ended_at_a_saddle_goes_on_to_a_minimum():
+    saddle = Optimum(Saddle(), np.zeros(2), Saddle.still, 4.0, np.zeros((2, 2)), 0)
+    optimum, hessian = leave_saddles(saddle, "fo")
+    assert np.abs(optimum.x) == pytest.approx([0, np.sqrt(2)], abs=1e-4) and optimum.value < 1e-8
+    assert hessian == pytest.approx(np.diag([2.0, 16.0]), abs=1e-2)
 
 
 def test_an_objective_that_can_t_be_computed_turns_a_search_back():
