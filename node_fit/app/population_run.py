@@ -12,6 +12,7 @@ from rich.console import Console
 from ..data.dataset import Dataset
 from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
+from ..fitting.progress import Display
 from ..plots.curves import TRAIN, Curves
 from ..plots.figures import check_known_names, plot_fit, plot_starts
 from ..plots.population import PredictiveBands, plot_observed, plot_predictive_check
@@ -28,6 +29,7 @@ from .background import warn_on_error
 from .config.build import build, build_parts, check_top, errors_of_data, trajectories_to_plot
 from .config.composition import ConfigError
 from .run_directory import RunDirectory, write_config
+from .run_logger import Interruption
 
 
 def is_population(config: DictConfig) -> bool:
@@ -71,15 +73,22 @@ class PopulationRun:
         self.say(f"node_fit: {len(train.trajectories)} subjects, {int(np.isfinite(train.ys).sum())} measurements; x64")
         for note in notes:
             self.say(note)
-        fit = fit_population(
-            train,
-            random=cast(RandomEffects, OmegaConf.to_container(config.random)),
-            population=settings,
-            options=parts.options,
-            tell=functools.partial(self.tell_start, parts.options.restarts),
-        )
-        self.finish(fit)
+        with Display(self.console) as display, Interruption(self.say, self.leave):
+            display.say("fitting the population")
+            fit = fit_population(
+                train,
+                random=cast(RandomEffects, OmegaConf.to_container(config.random)),
+                population=settings,
+                options=parts.options,
+                tell=functools.partial(self.tell_start, parts.options.restarts),
+            )
+            display.say("describing the population")
+            self.finish(fit)
         return 0
+
+    def leave(self) -> None:
+        """Says what is there, where Ctrl-C ends the process."""
+        self.say(f"stopped by SIGINT; {self.files.path} holds no fit of the population, which is made at once")
 
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False, highlight=False)

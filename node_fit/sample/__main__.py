@@ -6,6 +6,7 @@ if __name__ == "__main__":
     start_command()  # before anything heavy is imported
 
 import argparse
+import functools
 import json
 import math
 import sys
@@ -15,9 +16,12 @@ from typing import cast
 from omegaconf import DictConfig, OmegaConf
 
 from ..app.config.build import build_parts, errors_of_data
+from ..app.console import make_console
 from ..app.run_directory import CONFIG, RunDirectory
+from ..app.run_logger import Interruption
 from ..data.facts import Facts
 from ..discover.__main__ import with_data_of
+from ..fitting.progress import Display
 from ..fitting.resolve import resolve
 from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
@@ -52,14 +56,15 @@ def main() -> None:
     given = parser.parse_args()
     out = given.out or (given.run if given.run.is_dir() else given.run.parent)
     settings = {key: getattr(given, key) for key in ("draws", "chains", "warmup", "acceptance", "seed")}
+    console = make_console()
+    say = functools.partial(console.print, soft_wrap=True, markup=False)
     try:
-        if given.run.suffix in PETAB_SUFFIXES:
-            posterior = sample(read_petab(given.run), **settings)
-        else:
-            posterior = sample_run(given.run, settings)
-        out.mkdir(parents=True, exist_ok=True)
-        posterior.save(out / DRAWS_FILE)
-        write_file(out / POSTERIOR_FILE, json.dumps(summarise_posterior(posterior), indent=2).encode())
+        with Display(console) as display, Interruption(say, lambda: say("stopped by SIGINT; no draws were written")):
+            display.say("drawing from the posterior")
+            posterior = draw_posterior(given.run, settings)
+            out.mkdir(parents=True, exist_ok=True)
+            posterior.save(out / DRAWS_FILE)
+            write_file(out / POSTERIOR_FILE, json.dumps(summarise_posterior(posterior), indent=2).encode())
     except OSError as error:
         print(f"error: {explain_disk(error, out, '--out')}", file=sys.stderr)
         sys.exit(1)
@@ -68,6 +73,11 @@ def main() -> None:
         sys.exit(1)
     print(posterior)
     print(f"draws: {out / DRAWS_FILE}")
+
+
+def draw_posterior(run: Path, settings: Json) -> Posterior:
+    """Draws from the posterior of a run directory's fit, or of a PEtab problem."""
+    return sample(read_petab(run), **settings) if run.suffix in PETAB_SUFFIXES else sample_run(run, settings)
 
 
 def sample_run(run: Path, settings: Json) -> Posterior:

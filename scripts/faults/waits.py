@@ -8,6 +8,7 @@ silent for at most 10 s, and end within 2 s. It exits with 1 if one is not, or i
 """
 
 import argparse
+import math
 import os
 import random
 import shlex
@@ -30,13 +31,38 @@ COMMANDS = (
     "field=sparse",
     "data=spiral ensemble.size=4",
     "data=spiral effort=thorough",
+    "doses.csv field=known 'field.equations={gut: -ka*gut, c: ka*gut/v - ke*c}' 'random=[ke,v]' "
+    "'+field.constants={ka: 1.0, ke: 0.1, v: 10.0}' restarts=3",
+    "sample decay",
 )
+# What commands read, made before they are timed: a run, and a table of doses.
+DECAY = "data=table data.path=decay.csv data.time=t data.states=[x] field=known 'field.equations={x: -k*x}' +field.constants.k=1"
+SUBJECTS, TIMES = 12, (0.5, 1.0, 2.0, 4.0, 8.0)
 MOST_SILENT, MOST_TO_THE_END = 10.0, 2.0
+
+
+def prepare(words: str, folder: Path) -> None:
+    """Writes what a command reads."""
+    rng = random.Random(0)
+    if words.startswith("doses.csv"):
+        lines = ["ID,TIME,DV,AMT,EVID,CMT"]
+        for subject in range(1, SUBJECTS + 1):
+            ka, ke, v = 1.2, 0.2 * math.exp(rng.gauss(0, 0.3)), 20 * math.exp(rng.gauss(0, 0.2))
+            lines.append(f"{subject},0,.,100,1,1")
+            for time_after in TIMES:
+                c = 100 * ka / (v * (ka - ke)) * (math.exp(-ke * time_after) - math.exp(-ka * time_after))
+                lines.append(f"{subject},{time_after},{c + rng.gauss(0, 0.05):.4f},0,0,2")
+        (folder / "doses.csv").write_text("\n".join(lines) + "\n")
+    if words.startswith("sample"):
+        rows = [f"{0.1 * row},{math.exp(-0.05 * row) + rng.gauss(0, 0.02)}" for row in range(60)]
+        (folder / "decay.csv").write_text("\n".join(["t,x", *rows]) + "\n")
+        with begin(f"{DECAY} hydra.run.dir=decay", folder) as process:
+            process.communicate()
 
 
 def begin(words: str, folder: Path) -> subprocess.Popen[bytes]:
     first, *rest = shlex.split(words) or [""]
-    module = ["node_fit.discover", *rest] if first == "discover" else ["node_fit", *shlex.split(words)]
+    module = [f"node_fit.{first}", *rest] if first in ("discover", "sample") else ["node_fit", *shlex.split(words)]
     command = [sys.executable, "-u", "-m", *module]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
@@ -88,6 +114,7 @@ def main() -> None:
     print("| command | seconds | longest silence | after | SIGINT to the end |\n|---|---|---|---|---|")
     for words in given.only:
         with tempfile.TemporaryDirectory() as folder:
+            prepare(words, Path(folder))
             process = begin(words, Path(folder))
             whole, silent, after = watch(process)
             if process.returncode:
