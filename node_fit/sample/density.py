@@ -136,6 +136,15 @@ def density_of_fit(evidence: Evidence, given: Mapping[str, Sequence[object]] | N
     return Density(log_of, len(evidence.x), parameters, constants, "; ".join(said))
 
 
+def log_prior_of_constants(priors: Mapping[Place, ConstantPrior], x: Vector) -> Float[Array, ""]:
+    """The logarithm of the prior density of constants, by their coordinates in a flat vector of parameters."""
+    total = jnp.zeros((), x.dtype)
+    for place, prior in priors.items():
+        value = jnp.asarray(from_line(x[place.index] * place.scale, place.bounds))
+        total = total + prior.log(value) - jnp.log(jnp.asarray(slope(value, place.bounds)))
+    return total
+
+
 def log_posterior(evidence: Evidence, priors: Mapping[Place, ConstantPrior]) -> Callable[[Vector], Float[Array, ""]]:
     """The logarithm of the posterior density of a flat vector of parameters."""
     stage, programs = evidence.stage, evidence.stage.programs
@@ -153,13 +162,6 @@ def log_posterior(evidence: Evidence, priors: Mapping[Place, ConstantPrior]) -> 
         if is_marginal:
             return -count / 2 * jnp.log(mean_square)
         return -count / (2 * evidence.unit**2) * mean_square
-
-    def log_prior(x: Vector) -> Array:
-        total = jnp.zeros((), x.dtype)
-        for place, prior in priors.items():
-            value = jnp.asarray(from_line(x[place.index] * place.scale, place.bounds))
-            total = total + prior.log(value) - jnp.log(jnp.asarray(slope(value, place.bounds)))
-        return total
 
     def look(x: Vector) -> tuple[Array, Array]:
         """The density's logarithm and its gradient; minus infinity where a solve fails."""
@@ -181,7 +183,7 @@ def log_posterior(evidence: Evidence, priors: Mapping[Place, ConstantPrior]) -> 
         return jnp.where(loss.failed > 0, -jnp.inf, log_likelihood(loss.value))
 
     likelihood = forward if len(evidence.x) <= MAX_FORWARD else reverse
-    return lambda x: likelihood(x) + log_prior(x)
+    return lambda x: likelihood(x) + log_prior_of_constants(priors, x)
 
 
 def density_of_problem(objective: Objective, x: Host) -> Density:

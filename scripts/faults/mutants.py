@@ -1734,13 +1734,6 @@ MUTANTS = (
         ("tests/sample/test_sampling.py",),
     ),
     Mutant(
-        "sweep back: begins that move",
-        "node_fit/petab/adjoint.py",
-        "begin=total.period.begin + by_time",
-        "begin=total.period.begin",
-        ("tests/petab/test_adjoint.py",),
-    ),
-    Mutant(
         "sweep back: states that are recorded at the beginning",
         "node_fit/petab/adjoint.py",
         "by_state = by_state + jnp.sum(jnp.where(at_begin, by_rows, 0.0), axis=0)",

@@ -36,7 +36,7 @@ COMMANDS = (
     "sample decay",
 )
 # What commands read, made before they are timed: a run, and a table of doses.
-DECAY = "data=table data.path=decay.csv data.time=t data.states=[x] field=known 'field.equations={x: -k*x}' +field.constants.k=1"
+DECAY = "decay.csv field=known 'field.equations={x: -k*x}' +field.constants.k=1"
 SUBJECTS, TIMES = 12, (0.5, 1.0, 2.0, 4.0, 8.0)
 MOST_SILENT, MOST_TO_THE_END = 10.0, 2.0
 

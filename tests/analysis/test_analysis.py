@@ -147,6 +147,7 @@ def test_a_network_is_linearised_like_finite_differences():
         ([[-1, 5], [-5, -1]], "stable focus"),
         ([[1, 0], [0, -2]], "saddle"),
         ([[0, 1], [-1, 0]], "centre"),
+        ([[1e-14, 1], [-1, 1e-14]], "centre"),
         ([[0, 0], [0, -1]], "degenerate"),
     ],
 )

@@ -12,6 +12,8 @@ from node_fit.app.launching import keys_of_option
 from node_fit.data.tables.clocks import pass_midnight
 from node_fit.data.tables.guess import find_deviations, find_no_states, find_time, find_time_of_day
 from node_fit.data.tables.header import find_header
+from node_fit.data.tables.marks import with_plain_numbers
+from node_fit.data.tables.table import RawTable
 
 N = 12
 TS = np.arange(N, dtype=float)
@@ -383,3 +385,15 @@ def test_a_line_with_the_wanted_names_is_that_of_the_names():
     lines = ["one,two\n", "p,q\n", "0,1\n", "1,2\n", "2,3\n"]
     assert find_header(lines, ["one"]).line == 0 and find_header(lines, ["q", "p"]).line == 1
     assert find_header(["t,1,2\n", "0,1,2\n"], ["t"]) is None  # Names that are numbers are found as before.
+
+
+def test_numbers_of_two_decimal_marks_are_refused():
+    table = RawTable("a.csv", {"x": pd.Series(["1.5", "2,75"])})
+    with pytest.raises(ValueError, match=r"'1.5' has a decimal point, but '2,75' in .*; use one decimal mark"):
+        with_plain_numbers(table, ["x"], None, is_comma_free=True)
+
+
+def test_a_grouped_number_with_the_other_decimal_mark_stays_a_text():
+    table = RawTable("a.csv", {"x": pd.Series(["1'234,5", "1'234.5", "7,5"])})
+    plain = with_plain_numbers(table, ["x"], ",", is_comma_free=True)
+    assert list(plain.columns["x"]) == ["1234.5", "1'234.5", "7.5"]

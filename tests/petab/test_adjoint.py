@@ -23,7 +23,7 @@ FED = sbml(
 )
 PARAMETERS = "".join(
     f"{name}\tlog10\t0.01\t10\t{value}\t1\n"
-    for name, value in {"k": 0.5, "m": 1.0, "f": 0.3, "s": 1.2, "c": 0.4, "d": 0.6, "sigma": 0.1}.items()
+    for name, value in {"k": 0.5, "m": 1.0, "f": 0.3, "s": 1.2, "c": 0.4, "d": 0.6, "x0": 1.5, "sigma": 0.1}.items()
 )
 MEASURED = "".join(
     f"{name}\t{condition}\t{time}\t{value}\t\n"
@@ -38,7 +38,7 @@ def objective(tmp_path_factory):
     path = write_problem(
         tmp_path_factory.mktemp("fed") / "fed",
         model_xml=FED,
-        conditions_tsv="conditionId\tx\nlow\t1.5\nhigh\t3\n",
+        conditions_tsv="conditionId\tx\nlow\tx0\nhigh\t3\n",
         observables_tsv="observableId\tobservableFormula\tnoiseFormula\nox\tx\tsigma\noy\ty\tsigma + 0.1*y\n",
         parameters_tsv="parameterId\tparameterScale\tlowerBound\tupperBound\tnominalValue\testimate\n" + PARAMETERS,
         measurements_tsv="observableId\tsimulationConditionId\ttime\tmeasurement\tobservableParameters\n"

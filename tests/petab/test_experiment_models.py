@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from helpers.commands import node_fit as run_node_fit
 from helpers.petab import DECAY, mathml, write_problem
 
 import node_fit
+from node_fit.expressions.evaluation import evaluate
+from node_fit.petab.experiment_model import ExperimentModel, StateRecord
 from node_fit.petab.fitting import FitFromStart, PEtabFit
-from node_fit.petab.formulas import parse_formula
-from node_fit.petab.tables import PEtabError
+from node_fit.petab.formulas import TIME, parse_formula
+from node_fit.petab.tables import Condition, PEtabError
 
 
 def fit_at_nominal(path) -> PEtabFit:
@@ -70,6 +73,30 @@ def test_a_switch_of_a_constant_and_placeholders_are_written_into_the_model(tmp_
     decayed = np.array([2.0, 2 * math.exp(-0.5), 2 * math.exp(-2.5)])
     np.testing.assert_allclose(ys, np.stack([3 * decayed, 7 * decayed], axis=1), rtol=1e-6)
     assert model.states == ("y", "y_2")
+
+
+def experiment_of(problem, **known) -> ExperimentModel:
+    """An experiment of which only some properties are asked, the others being `known`."""
+    record = StateRecord(np.zeros(1), np.zeros((1, 1)), {})
+    model = ExperimentModel(SimpleNamespace(problem=problem), np.zeros(0), "e", record)
+    model.__dict__.update(known)
+    return model
+
+
+def test_later_conditions_switch_a_constant_from_what_earlier_ones_made_it():
+    periods = tuple(
+        Condition(time, {"k": parse_formula(value, "k")}) for time, value in ((0.0, "9"), (1.0, "2"), (3.0, "4"))
+    )
+    model = experiment_of(SimpleNamespace(experiments={"e": periods}), first={"k": 0.5}, moving=())
+    values = [float(evaluate(model.switched["k"], {TIME: time})) for time in (0.5, 2.0, 3.5)]
+    assert values == [0.5, 2.0, 4.0]
+
+
+def test_the_rate_of_a_concentration_is_that_of_the_amount_over_the_compartment():
+    parts = SimpleNamespace(rates={"s": parse_formula("-k*s", "s")}, containers={"s": "cell"})
+    model = experiment_of(SimpleNamespace(model=parts), moving=("s", "y"), rules={})
+    assert float(evaluate(model.rates["s"], {"k": 3.0, "s": 2.0, "cell": 4.0})) == -1.5
+    assert float(evaluate(model.rates["y"], {})) == 0
 
 
 DELAY = f"<delay>{mathml('<cn>1</cn>')}</delay>"

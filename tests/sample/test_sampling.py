@@ -2,14 +2,18 @@
 
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.petab import DECAY as DECAY_SBML
 from helpers.petab import write_problem
 
 import node_fit as nf
-from node_fit.sample.density import ConstantPrior, read_priors
+from node_fit.runtime.placement import scope
+from node_fit.sample.density import ConstantPrior, log_prior_of_constants, read_priors
 from node_fit.sample.sampling import Posterior
+from node_fit.uncertainty.linearization import Place
 
 TIMES = np.linspace(0, 5, 12)
 DECAY = nf.Known(equations={"c": "-k*c"}, constants={"k": [0.3, 0, None]})
@@ -186,3 +190,13 @@ def test_posterior_of_a_petab_problem_equals_quadrature(tmp_path):
     drawn = posterior.constants["k"]
     assert drawn.mean() == pytest.approx(mean, abs=0.15 * deviation)
     assert drawn.std() == pytest.approx(deviation, rel=0.15)
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (0.0, None), (0.0, 8.0)])
+def test_the_prior_of_a_coordinate_has_the_mass_of_that_of_its_constant(bounds):
+    prior = ConstantPrior("normal", 3.0, 0.4)
+    place, line = Place("k", 0, bounds, 2.0), np.linspace(-40, 40, 400_001)
+    with scope("x64"):
+        priors = {place: prior}
+        logs = jax.vmap(lambda z: log_prior_of_constants(priors, z[None]))(jnp.asarray(line / 2.0))
+    assert np.trapezoid(np.exp(np.asarray(logs)), line) == pytest.approx(0.4 * np.sqrt(2 * np.pi), rel=1e-6)

@@ -90,6 +90,13 @@ def test_switches_at_rows_before_and_after_the_record():
         np.testing.assert_allclose(model.predict(leak())[0, :, 0], filled(on=start), atol=1e-7)
 
 
+def test_a_dose_before_a_switch_acts_once():
+    """The interval of its row is cut at the switch, and the second piece has no dose."""
+    data = nf.with_events(leak(), [{"time": 1.0, "state": "x", "add": 1.0}])
+    expected = filled() + np.where(TS > 1, np.exp(-RATE * (TS - 1)), 0)
+    np.testing.assert_allclose(model_of(data, SOLVERS[0]).predict(data)[0, :, 0], expected, atol=1e-7)
+
+
 def test_several_switches_and_a_dose_at_one_time():
     """A pulse from 1 to 2.5, and a dose when it ends, at a row that is put in between."""
     field = functools.partial(
