@@ -23,7 +23,7 @@ FED = sbml(
 )
 PARAMETERS = "".join(
     f"{name}\tlog10\t0.01\t10\t{value}\t1\n"
-    for name, value in {"k": 0.5, "m": 1.0, "f": 0.3, "s": 1.2, "c": 0.4, "d": 0.6, "x0": 1.5, "sigma": 0.1}.items()
+    for name, value in {"k": 0.5, "m": 1.0, "f": 0.3, "s": 1.2, "c": 0.4, "d": 0.6, "x0": 1.43249, "sigma": 0.1}.items()
 )
 MEASURED = "".join(
     f"{name}\t{condition}\t{time}\t{value}\t\n"

@@ -106,6 +106,17 @@ def test_a_record_in_parts_has_the_derivatives_of_the_whole(monkeypatch):
         np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(("factor", "is_told"), [(0.9, True), (1.03, False)])
+def test_a_response_that_grows_is_none(factor, is_told):
+    us, ys = np.random.default_rng(0).normal(size=(250, 1)), np.zeros((250, 1))
+    for row in range(249):
+        ys[row + 1] = factor * ys[row] + us[row]
+    found = extend_response([Signals(us, ys, np.ones(250, bool))], 60)
+    assert (found is not None) == is_told
+    if found is not None:
+        np.testing.assert_allclose(found[1:40, 0, 0], factor ** np.arange(39.0), atol=1e-3)
+
+
 def test_a_ridge_is_chosen_by_what_it_predicts():
     """Of more columns than rows tell apart, that of the least error in the fitted rows would follow the noise."""
     rng = np.random.default_rng(0)
