@@ -452,9 +452,10 @@ def find_different_steps(
 ) -> tuple[Float[np.ndarray, " step"], Int[np.ndarray, "trajectory interval"]]:
     """The different steps, and which of them each interval has; those of a uniform grid are equal by rounding."""
     digits = STEP_DIGITS
-    while digits and np.unique(np.round(steps, digits)).size > MAX_DIFFERENT_STEPS:
-        digits -= 1
     different, which = np.unique(np.round(steps, digits), return_inverse=True)
+    while different.size > MAX_DIFFERENT_STEPS and digits > 0:
+        digits -= 1
+        different, which = np.unique(np.round(steps, digits), return_inverse=True)
     return different, which.reshape(steps.shape)
 
 

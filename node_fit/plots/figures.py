@@ -238,16 +238,13 @@ def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None
 
 def draw_measured_values(axes: "Axes", segment: Segment, state: int, style: LineStyle) -> None:
     """Draws the measurements of a segment; limits are triangles that point to where their values lie."""
-    ys, limits = segment.ys[:, state], segment.limits
-    exact = ys if limits is None else np.where(limits[:, state] == 0, ys, np.nan)
-    axes.plot(segment.ts, exact, **style, zorder=2)
-    if limits is None:
-        return
+    ys = segment.ys[:, state]
+    sides = np.zeros(len(ys), np.int8) if segment.limits is None else segment.limits[:, state]
+    axes.plot(segment.ts, np.where(sides == 0, ys, np.nan), **style, zorder=2)
     for side, (shape, _) in LIMIT_MARKS.items():
-        beyond = limits[:, state] == side
-        if beyond.any():
-            size = max(style["ms"] + 1, LEAST_LIMIT_MARK)
-            axes.plot(segment.ts, np.where(beyond, ys, np.nan), **style | {"marker": shape, "ms": size}, zorder=2)
+        if (sides == side).any():
+            mark = style | {"marker": shape, "ms": max(style["ms"] + 1, LEAST_LIMIT_MARK)}
+            axes.plot(segment.ts, np.where(sides == side, ys, np.nan), **mark, zorder=2)
 
 
 def draw_events(axes: "Axes", record: Trajectory) -> None:
