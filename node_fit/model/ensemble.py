@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import diffrax
@@ -24,11 +23,12 @@ from .rollout import (
     Moments,
     Prediction,
     advance_channels,
-    begin_prediction,
+    begin_channels,
     channels_at,
     count_increases,
     observe_increases,
     predicted_frame,
+    reduce_to_beginning,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ if TYPE_CHECKING:
 ENOUGH_RESIDUALS = 4096
 # Levels for which a factor is kept: 1 % to 99 %.
 BAND_LEVELS = np.arange(1, 100) / 100
+
+
+# What is added to measurements, and to the first one of each channel.
+Added = tuple[
+    Float[AnyArray, "member trajectory time channel"],
+    Float[AnyArray, "member trajectory channel"],
+]
 
 
 @stored_as("Ensemble")
@@ -238,17 +245,12 @@ class Ensemble(eqx.Module):
                     placed = carry((batch.origin, intervals, front), dtype_of(precision))
                     return advance_all(every, static[0], *placed)
 
-                def begin(batch: Batch, first: Intervals) -> tuple[AnyArray, Front]:
-                    # By a program for a single model, since most of it is a search for starts, which takes long to
-                    # compile and ends for each member when it is done.
+                def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
                     needed = first_model.start.needed(batch)
-                    added = self.vary_rows(needed)
-                    owns = [needed] * len(self.members) if added is None else map(partial(add_to_rows, needed), *added)
-                    begun = [
-                        begin_prediction(carry(member, dtype_of(precision)), own, first)
-                        for member, own in zip(self.members, owns, strict=True)
-                    ]
-                    return jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *begun)
+                    arrays, own, intervals = reduce_to_beginning(every, needed, first)
+                    rest = reduce_to_beginning(static[0], needed, first)[0]
+                    placed = carry((self.vary_rows(needed), own, intervals), dtype_of(precision))
+                    return begin_all(arrays, rest, *placed)
 
                 return channels_at(begin, advance, batch, wanted, first_model.solver.interpolation, axis=1)
 
@@ -333,6 +335,17 @@ def add_to_rows(
 ) -> Batch:
     """A batch as a member sees it, see `Ensemble.vary_rows`."""
     return replace(batch, ys=batch.ys + added, first=batch.first + first)
+
+
+@eqx.filter_jit
+def begin_all(
+    stacked: NeuralODE, static: NeuralODE, added: Added | None, batch: Batch, first: Intervals
+) -> tuple[Array, Front]:
+    def one(arrays: NeuralODE, added: tuple[Array, Array] | None) -> tuple[Array, Front]:
+        own = batch if added is None else add_to_rows(batch, *added)
+        return begin_channels(eqx.combine(arrays, static), own, first)
+
+    return jax.vmap(one)(stacked, added)
 
 
 @eqx.filter_jit

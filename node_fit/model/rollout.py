@@ -6,7 +6,7 @@ duration of a record, except for a few piece lengths.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -215,6 +215,9 @@ class Model(Protocol):
     def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]: ...
 
 
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
 def predict_rows(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved output"]:
     """Outputs at the wanted times since the batch's origin, in scaled units."""
     dtype = dtype_of(precision_of(model))
@@ -249,10 +252,15 @@ def begin_prediction(model: Model, needed: Batch, first: Intervals) -> tuple[Arr
 
     **Arguments:** `needed`: the rows that the rule for starts needs. `first`: the first intervals of a prediction.
     """
+    model, *batches = reduce_to_beginning(model, needed, first)
+    return begin_channels(model, *carry(batches, dtype_of(precision_of(model))))
+
+
+def reduce_to_beginning(model: AnyModel, needed: Batch, first: Intervals) -> tuple[AnyModel, Batch, Intervals]:
+    """What `begin_channels` takes, without what only the host needs to know; arguments as of `begin_prediction`."""
     start, needed = model.start.shared(needed)
-    model = eqx.tree_at(lambda m: m.start, model, start)
     first = jax.tree.map(lambda x: x[:, :1], first)
-    return begin_channels(model, *carry((replace(needed, joint=False), first), dtype_of(precision_of(model))))
+    return eqx.tree_at(lambda m: m.start, model, start), replace(needed, joint=False), first
 
 
 def count_increases(model: Model, solve: Solve, observe: Observe) -> Solve:

@@ -13,7 +13,7 @@ import node_fit as nf
 from node_fit.app.background import Rehearsal
 from node_fit.data.batch import count_in_slice
 from node_fit.evaluation.simulation import DENSE, compile_simulation, simulate_splits, together
-from node_fit.model.ensemble import Ensemble
+from node_fit.model.ensemble import Ensemble, begin_all
 from node_fit.model.rollout import begin_channels
 from node_fit.runtime.compilation import Compilations, count_calls
 from node_fit.runtime.placement import carry
@@ -94,7 +94,7 @@ def test_what_an_attempt_is_judged_by_serves_the_whole_run(splits, start):
 
 
 @pytest.mark.usefixtures("without_cache")
-def test_parts_of_a_record_and_members_share_the_search_for_starts():
+def test_parts_of_a_record_share_the_search_for_starts_of_a_model_and_that_of_members():
     """However many trajectories, rows of them and rows that a start is fitted to; each has the start of its own."""
     whole = data()
     start = functools.partial(nf.Fitted, given=None)
@@ -106,8 +106,11 @@ def test_parts_of_a_record_and_members_share_the_search_for_starts():
     np.testing.assert_array_equal(kept.predict(whole.select([1]))[0, :7], once[1, :7])
     assert not np.array_equal(few.predict(whole)[0], once[0])
     few.predict(whole.windows(6, 6).select([0, 3]))
-    ensemble.predict(whole)
-    assert begin_channels._cached._cache_size() == begin
+    members = ensemble.simulate(whole)
+    np.testing.assert_allclose(members[0], kept.scaler.scale_states(once), atol=1e-5)
+    begin_members = begin_all._cached._cache_size()
+    np.testing.assert_array_equal(ensemble.simulate(whole.select([1]))[:, 0, :7], members[:, 1, :7])
+    assert (begin_channels._cached._cache_size(), begin_all._cached._cache_size()) == (begin, begin_members)
 
 
 def test_few_trajectories_of_few_rows_are_solved_as_some_more():
