@@ -416,7 +416,7 @@ def of_subject(
         middle = extrapolate(typical, parts.theta - jax.lax.stop_gradient(parts.theta))
         fixed = noise.variance(noise.transform(middle), parts.noise)
     if method == "fo":
-        return linearised(noise, parts, transformed, z, y, mask, fixed)
+        return integrate_effects(noise, parts, transformed, z, y, mask, fixed)
 
     def joint(z: Array) -> Float[Array, ""]:
         return half_misfit(noise, parts, transformed, z, y, mask, fixed)
@@ -432,7 +432,7 @@ def of_subject(
     return 2 * joint(z) + log_determinant(around)
 
 
-def linearised(
+def integrate_effects(
     noise: ResidualNoise,
     parts: Parameters,
     transformed: Callable[[Array], Array],

@@ -16,7 +16,7 @@ from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
 from .likelihood import Parameters, Population, Structure, contract, lower_root, measurement_misfit, weights
 from .search import Optimum, begin_without_effects
-from .subjects import compile_program, expand_predictions
+from .subjects import Subjects, compile_program, expand_predictions
 
 # The share of iterations that explore, with gains of 1; those of the others fall as 1 / number.
 EXPLORING = 0.6
@@ -84,6 +84,11 @@ class MeasuredSubjects(NamedTuple):
     batch: Batch
     y: Float[Array, "subject row channel"]
     mask: Bool[Array, "subject row channel"]
+
+    @staticmethod
+    def of(subjects: Subjects) -> "MeasuredSubjects":
+        steps, ys, mask = (jnp.asarray(each) for each in (subjects.counts, subjects.y, subjects.mask))
+        return MeasuredSubjects(steps, subjects.model, subjects.batch, ys, mask)
 
 
 def predict_chains(
@@ -299,13 +304,7 @@ def search_by_draws(
             whole[:, list(structure.effects)] = chains.phi[0]
             subjects = population.subjects.settled(whole)
             population = Population(subjects, structure)
-            measured = MeasuredSubjects(
-                jnp.asarray(subjects.counts),
-                subjects.model,
-                subjects.batch,
-                jnp.asarray(subjects.y),
-                jnp.asarray(subjects.mask),
-            )
+            measured = MeasuredSubjects.of(subjects)
             chains = run_iterations(
                 structure, measured, chains, jnp.asarray(gains[at]), jnp.asarray(number[at] < exploring)
             )

@@ -195,9 +195,8 @@ class Jets(NamedTuple):
 
 def whole_index(coordinates: int, order: int) -> Int[np.ndarray, " place"]:
     """For each sequence of coordinates, the place of its derivative in `multi_indices`."""
-    places = {tuple(row): at for at, row in enumerate(multi_indices(coordinates, order).tolist())}
-    sequences = itertools.product(range(coordinates), repeat=order)
-    return np.array([places[tuple(sorted(each))] for each in sequences], int)
+    sequences = np.array([*itertools.product(range(coordinates), repeat=order)], int)
+    return places_in(coordinates, np.sort(sequences.reshape(coordinates**order, order), axis=1))
 
 
 # A function of states and coordinates.

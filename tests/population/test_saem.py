@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -97,13 +96,7 @@ def test_draws_are_of_the_posterior(lines):
     x = np.array([{"y0": 2.0, "b": -0.7}[name] for name in names] + [np.log(0.6), np.log(0.4), np.log(0.5)])
     subjects = population.subjects
     with scope("x64"):
-        measured = MeasuredSubjects(
-            jnp.asarray(subjects.counts),
-            subjects.model,
-            subjects.batch,
-            jnp.asarray(subjects.y),
-            jnp.asarray(subjects.mask),
-        )
+        measured = MeasuredSubjects.of(subjects)
 
         def step(chains, _):
             chains, _ = draw_effects(population.structure, measured, chains)
