@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
-from ..evaluation.metrics import mean, prediction_errors, root_mean, squared_errors
+from ..evaluation.baselines import mean
+from ..evaluation.metrics import prediction_errors, root_mean, squared_errors
 
 Squares = Float[np.ndarray, "trajectory time state"]
 # A fit is worse than no model if its error is so many times that of the training mean, in which less than this share of

@@ -16,11 +16,12 @@ from ..data.dataset import Dataset, check_data
 from ..data.facts import Facts
 from ..evaluation import metrics
 from ..evaluation.as_xarray import as_xarray
+from ..evaluation.baselines import predict_baselines
 from ..evaluation.case import Case
 from ..evaluation.chaos import ChaosScores, score_chaos
 from ..evaluation.diagnosis import Assessment, Diagnosis, assess
 from ..evaluation.ends import describe_constants_at_ends
-from ..evaluation.metrics import Score, predict_baselines, score, score_values
+from ..evaluation.metrics import Score, score, score_values
 from ..evaluation.noise import with_model_noise
 from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import simulate_splits

@@ -1805,7 +1805,7 @@ MUTANTS = (
     ),
     Mutant(
         "baselines: blocks go on where others end",
-        "node_fit/evaluation/metrics.py",
+        "node_fit/evaluation/baselines.py",
         'later = np.einsum("nij,nj->ni", growth[:, block], begins[-1]) + moved[:, block]',
         "later = moved[:, block]",
         ("tests/evaluation/test_baselines.py",),

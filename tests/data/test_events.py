@@ -15,7 +15,7 @@ from helpers.problems import fit_to
 import node_fit as nf
 from node_fit.app.run_directory import fingerprint_data
 from node_fit.data.events import Jumps
-from node_fit.evaluation.metrics import predict_baselines
+from node_fit.evaluation.baselines import predict_baselines
 from node_fit.evaluation.simulation import simulate_splits
 from node_fit.runtime.placement import scope
 

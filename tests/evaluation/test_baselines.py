@@ -3,7 +3,7 @@ import pytest
 from scipy.linalg import expm
 
 from node_fit.data.dataset import Dataset
-from node_fit.evaluation.metrics import (
+from node_fit.evaluation.baselines import (
     MAX_DIFFERENT_STEPS,
     MAX_IN_TURN,
     baselines,
@@ -13,8 +13,8 @@ from node_fit.evaluation.metrics import (
     march_in_turn,
     mean,
     persistence,
-    score_predictions,
 )
+from node_fit.evaluation.metrics import score_predictions
 
 A = np.array([[-0.1, 1.0], [-1.5, -0.2]])
 

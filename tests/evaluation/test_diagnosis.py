@@ -15,10 +15,11 @@ import node_fit as nf
 from node_fit.data.interpolation import noise_levels
 from node_fit.data.scaling import Scaler
 from node_fit.evaluation.advice import Untried, advise, more_training
+from node_fit.evaluation.baselines import predict_baselines
 from node_fit.evaluation.case import Case, is_noise
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
-from node_fit.evaluation.metrics import predict_baselines, score_predictions
+from node_fit.evaluation.metrics import score_predictions
 from node_fit.evaluation.outliers import find_apart, find_outlying_residuals
 from node_fit.evaluation.stability import Escape
 from node_fit.fitting.problem import CANDIDATES, choose_ridge, is_short
