@@ -74,6 +74,7 @@ class Fits:
         self.guard = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
         self.path: Path | None = None
+        self.watcher: threading.Thread | None = None
 
     def begin(self, words: Sequence[str]) -> Path:
         """Begins a fit in a new run directory, and returns that.
@@ -102,12 +103,9 @@ class Fits:
             self.path = path
             begun: Json = {"process": self.process.pid, "words": list(words), "ended": None}
             write_begun(path, begun)
-            threading.Thread(target=self.watch, args=(self.process, path, begun), daemon=True).start()
-
-    def watch(self, process: "subprocess.Popen[bytes]", path: Path, begun: Json) -> None:
-        """Notes how a fit has ended."""
-        begun["ended"] = process.wait()
-        write_begun(path, begun)
+            # The working directory may be another by then, or the run's directory deleted.
+            self.watcher = threading.Thread(target=note_end, args=(self.process, path.absolute(), begun), daemon=True)
+            self.watcher.start()
 
     def running(self) -> Path | None:
         """The run whose fit is running; one that was begun before this server counts, too."""
@@ -133,14 +131,16 @@ class Fits:
             os.kill(int(read_json(path / BEGUN_BY)["process"]), signal.SIGINT)
 
     def close(self) -> None:
-        """Ends the fit of this server, with its state saved."""
-        if self.process is None or self.process.poll() is not None:
+        """Ends the fit of this server, with its state saved and its end noted."""
+        if self.process is None or self.watcher is None:
             return
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(PATIENCE_AT_STOP)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(PATIENCE_AT_STOP)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.watcher.join(PATIENCE_AT_STOP)
 
 
 def spawn_fit(words: Sequence[str], printed: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -156,6 +156,13 @@ def spawn_fit(words: Sequence[str], printed: IO[bytes]) -> "subprocess.Popen[byt
 
 def write_begun(path: Path, begun: Json) -> None:
     write_file(path / BEGUN_BY, (json.dumps(begun) + "\n").encode())
+
+
+def note_end(process: "subprocess.Popen[bytes]", path: Path, begun: Json) -> None:
+    """Waits for a fit, and notes how it has ended."""
+    ended = process.wait()
+    if path.is_dir():
+        write_begun(path, {**begun, "ended": ended})
 
 
 def is_orphan(path: Path) -> bool:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -269,6 +270,26 @@ def test_a_killed_fit_is_said_and_another_may_begin(client, sleeping):
     wait(lambda: client.get(f"{TOP}/api/runs/{run}").json()["status"] == "killed")
     assert "SIGKILL" in client.get(f"{TOP}/api/runs/{run}").json()["sentence"]
     assert client.post(f"{TOP}/api/runs", json={"table": key}).status_code == 200
+
+
+def test_the_end_of_a_fit_is_noted_where_it_began(tmp_path, sleeping, monkeypatch):
+    """A thread that failed would fail this test: warnings are errors."""
+    monkeypatch.chdir(tmp_path)
+    kept, deleted = Fits(), Fits()
+    path = kept.begin([]).absolute()
+    kept.process.kill()
+    kept.watcher.join()
+    shutil.rmtree(deleted.begin([]))
+    monkeypatch.chdir(tmp_path.parent)
+    deleted.close()
+    assert runs.read_json(path / runs.BEGUN_BY)["ended"] == -signal.SIGKILL
+
+    monkeypatch.chdir(tmp_path)
+    moved = Fits()
+    path = moved.begin([]).absolute()
+    monkeypatch.chdir(tmp_path.parent)
+    moved.close()
+    assert runs.read_json(path / runs.BEGUN_BY)["ended"] == -signal.SIGINT
 
 
 def test_a_fit_that_outlives_its_server_is_found_by_the_next(tmp_path, monkeypatch):
