@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,15 @@ class Simulated:
     hidden: tuple[str, ...] = ()
     dense_hidden: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     inputs: str = "linear"
+
+    def with_split(self, name: str, other: "Simulated") -> "Simulated":
+        """With the predictions of one split by another model."""
+        by_split = ("at_rows", "dense", "bands", "dense_bands", "pictured_rows", "dense_hidden")
+        changed: dict[str, Any] = {}
+        for each in by_split:
+            mine, theirs = getattr(self, each), getattr(other, each)
+            changed[each] = {key: theirs[key] if key == name else value for key, value in mine.items()}
+        return replace(self, **changed)
 
 
 def simulate_splits(

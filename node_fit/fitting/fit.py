@@ -28,6 +28,7 @@ from .ladder import CONTENT, FIRST_ATTEMPT, UNFINISHED, climb, has_few_values, i
 from .long_records import kept_of_race, race_long_record
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
+from .refit import refit_to_all
 from .result import Fit
 from .train import train as solve
 
@@ -125,7 +126,12 @@ def fit(
                 steps.append((found := solve([other], [callback])[0]).steps)
                 return found
 
+            def go_on(changed: Options, rows: Dataset, model: NeuralODE) -> Fit:
+                other = build_problem(changed, rows, None, earlier=model, callback=callback, offset=steps[-1])
+                return solve([other], [callback])[0]
+
             result = climb(options, result, again, options.effort, callback, long)
+            result = refit_to_all(result, go_on, callback)
         return with_bands(result, options.members)
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import equinox as eqx
@@ -164,8 +164,7 @@ class FitProblem:
 
     def pooled_error(self, model: NeuralODE) -> float:
         """The error of a model on samples of all data together, every value counted alike, in scaled units."""
-        squares = [scaled_squares(model, part.sample(MOST_COMPARED)) for part in self.data.values()]
-        return root_mean(np.concatenate(squares))
+        return pooled_error(model, self.data)
 
     def loop(self, members: Sequence[Member]) -> Loop:
         """The training loop of members of this problem, or of others that share its programs."""
@@ -451,6 +450,12 @@ def scaled_squares(model: NeuralODE, data: Dataset) -> Float[np.ndarray, " value
     predicted, scaler = model.scaler.scale_states(model.predict(data)), model.scaler
     off = predicted - scaler.near(scaler.scale_states(data.ys), predicted)
     return np.nan_to_num(off[score_values(model, data).mask] ** 2, nan=np.inf)
+
+
+def pooled_error(model: NeuralODE, data: Mapping[str, Dataset]) -> float:
+    """The error of whole simulations of samples of all data, every value counted alike, in scaled units."""
+    squares = [scaled_squares(model, part.sample(MOST_COMPARED)) for part in data.values()]
+    return root_mean(np.concatenate(squares))
 
 
 def find_equations(

@@ -24,7 +24,7 @@ from ..evaluation.ends import describe_constants_at_ends
 from ..evaluation.metrics import Score, score, score_values
 from ..evaluation.noise import with_model_noise
 from ..evaluation.residuals import ResidualChecks, check_residuals
-from ..evaluation.simulation import simulate_splits
+from ..evaluation.simulation import Simulated, simulate_splits
 from ..evaluation.stability import Escape, find_escape
 from ..likelihood.losses import AbstractLikelihood
 from ..model.ensemble import Ensemble
@@ -88,6 +88,8 @@ class Fit:
     - `horizon`: rows of the windows that the model predicts, where it predicts no whole trajectory, as of chaos.
     - `log_evidence`: of a polynomial whose coefficients have been thinned out.
     - `optimum`: the fitted model, where `model` is an ensemble drawn around it.
+    - `validated`: the model that validation data have chosen, where `model` was fitted to them afterwards; their scores
+      are those of this one.
     """
 
     model: NeuralODE | Ensemble
@@ -114,6 +116,7 @@ class Fit:
     horizon: int | None = None
     log_evidence: float | None = None
     optimum: NeuralODE | None = None
+    validated: NeuralODE | None = None
 
     def predict(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Float[np.ndarray, "... state"]:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
@@ -226,9 +229,11 @@ class Fit:
         - `pictured`: names of trajectories whose curves are wanted, of data with thousands.
         """
         given = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
-        simulated = None if level is None else simulate_splits(self.model, dict(given), level, pictured)
+        simulated = None if level is None else self.simulate(given, level, pictured)
         predicted = (
-            {name: self.predict(part) for name, part in given.items()} if simulated is None else simulated.at_rows
+            {name: self.model_of(name).predict(part) for name, part in given.items()}
+            if simulated is None
+            else simulated.at_rows
         )
         typical = self.model.typical
         case = Case(
@@ -257,6 +262,17 @@ class Fit:
             any(choice.key == "field" and choice.value == "sparse" for choice in self.choices),
         )
         return assess(case, simulated)
+
+    def simulate(self, splits: Mapping[str, Dataset], level: float = 0.9, pictured: Collection[str] = ()) -> Simulated:
+        """Simulates data by their roles, with bands of a level; validation data with the model that they judge."""
+        found = simulate_splits(self.model, dict(splits), level, pictured)
+        if self.validated is None or "validation" not in splits:
+            return found
+        return found.with_split("validation", simulate_splits(self.validated, dict(splits), level, pictured))
+
+    def model_of(self, role: str) -> NeuralODE | Ensemble:
+        """The model that data of a role judge."""
+        return self.validated if role == "validation" and self.validated is not None else self.model
 
     def find_escape(self, train: Dataset) -> Escape | None:
         """Where simulations three times as long as the training data run away; None if they stay, or for windows."""
@@ -441,7 +457,7 @@ class Fit:
         **Raises:** `ValueError` if there is no trajectory of a name.
         """
         parts = {name: self.marked(part) for name, part in {**self.data, **splits}.items()}
-        found = simulate_splits(self.model, parts, pictured=trajectories or ())
+        found = self.simulate(parts, pictured=trajectories or ())
         counted = {name: self.scored(part, trained=name == "train") for name, part in parts.items()}
         return fit_figure(Curves.of(found, counted), trajectories)
 
