@@ -38,12 +38,19 @@ from ..startup import BEGAN, RUN, lacking_room
 from ..storage.files import explain_disk, write_file
 from ..training.callback import ENDED, Callback
 from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error
-from .config.build import build_parts, check_top, errors_of_data, errors_of_training, placement_of, trajectories_to_plot
+from .config.build import (
+    build_parts,
+    check_top,
+    errors_of_data,
+    errors_of_training,
+    is_petab,
+    is_population,
+    placement_of,
+    trajectories_to_plot,
+)
 from .config.composition import explain
 from .console import describe_end, described_attempts, make_console, pluralize, print_results, summarise
 from .leaderboard import runs_here
-from .petab_run import PEtabRun, is_petab
-from .population_run import PopulationRun, is_population
 from .run_directory import (
     RunDirectory,
     RunExists,
@@ -90,8 +97,12 @@ def run_command(config: DictConfig, imported: float, tracebacks: bool, trial: Pr
         if first:
             with files.locked():
                 if is_petab(config):
+                    from .petab_run import PEtabRun  # Few runs need it, and all would wait for it.
+
                     return PEtabRun(config, files, console, began, command_record(hydra)).run()
                 if is_population(config):
+                    from .population_run import PopulationRun  # the same
+
                     return PopulationRun(config, files, console, began, command_record(hydra)).run()
                 return Job(config, files, console, began, imported, trial).run()
         with TemporaryDirectory() as folder:
