@@ -24,6 +24,7 @@ from ..fitting.result import Fit
 from ..options.options import Devices, Options
 from ..plots.curves import Curves
 from ..plots.figures import check_known_names, phase_points
+from ..report.run_files import Summary
 from ..runtime.compilation import keep_programs
 from ..runtime.placement import (
     Placement,
@@ -50,6 +51,7 @@ from .config.build import (
 )
 from .config.composition import explain
 from .console import describe_end, described_attempts, make_console, pluralize, print_results, summarise
+from .first_answer import Answering, has_first_answer
 from .leaderboard import runs_here
 from .run_directory import (
     RunDirectory,
@@ -167,11 +169,13 @@ class Job:
         self.whole: dict[str, Dataset] = {}
         self.windows: dict[str, Dataset] = {}
         self.notes: list[str] = []
+        self.answering: Answering | None = None
 
     def run(self) -> int:
         with scope(self.config.precision):
             options = self.prepare()
             self.announce()
+            self.answer_first(options)
             say = functools.partial(self.console.print, soft_wrap=True)
             context = nullcontext(self.trial.interruption) if self.trial else Interruption(say, self.leave)
             with Display(self.console) as display, context as interruption:
@@ -255,6 +259,21 @@ class Job:
             self.say_where()
         self.announce_data("node_fit: ")
 
+    def answer_first(self, options: Options) -> None:
+        """Says at once what simple models make of the data, where a person waits for this run alone."""
+        alone = self.number is None and self.trial is None and not self.config.resume
+        if alone and has_first_answer(self.windows, options.scaling.angles):
+            say = functools.partial(self.console.print, soft_wrap=True, markup=False)
+            names = trajectories_to_plot(self.config) or ()
+            self.answering = Answering(self.windows, self.files.plots / "fit.png", say, names)
+            self.answering.begin()
+
+    def describe_change(self, summary: Summary) -> list[str]:
+        """What the fit has changed against the first answer, if there was one."""
+        answer = None if self.answering is None else self.answering.answer
+        change = None if answer is None else answer.describe_change(summary)
+        return [] if change is None else [change]
+
     def say_where(self) -> None:
         """Says where the run's files are."""
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
@@ -296,6 +315,8 @@ class Job:
         report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos, pictured=names)
         self.files.write_predictions(report.frame())
         display.say("drawing the fit")
+        if self.answering is not None:
+            self.answering.end()
         page = self.draw(fit, report)
         # Rows that the run has said it was given.
         given = {name: int(part.scored.sum()) for name, part in self.whole.items()}
@@ -310,6 +331,7 @@ class Job:
             describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
             *([LINEAR_IS_BEST] if fit.is_linear else []),
             *described_attempts(fit.attempts, fit.choices, fit.horizon),
+            *self.describe_change(summary),
             report.verdict.sentence,
         ):
             self.console.print(line, soft_wrap=True, markup=False)

@@ -18,8 +18,8 @@ import numpy as np
 from ..data.dataset import Dataset
 from ..evaluation.simulation import compile_simulation
 from ..model.neural_ode import NeuralODE
-from ..plots.curves import Curves
-from ..plots.figures import plot_fit, plot_loss, plot_phase, plot_starts
+from ..plots.curves import Curves, png, use_style
+from ..plots.figures import fit_figure, plot_fit, plot_loss, plot_phase, plot_starts
 from ..report.pages import PAGE_NAME, make_member_index, make_run_page, refresh_index
 from ..runtime.serialization import Json
 from ..storage.files import explain_disk
@@ -92,6 +92,12 @@ class Page:
         make_member_index(self.folder)
         if self.sweep is not None:
             refresh_index(self.sweep)
+
+
+def png_of_fit(curves: Curves, caption: str, trajectories: Sequence[str] | None = None) -> bytes:
+    """A picture of curves that the fit's own will replace, as a PNG file; `caption` says what they are."""
+    with use_style():
+        return png(fit_figure(curves, trajectories, caption))
 
 
 class Drawing:
