@@ -4,6 +4,7 @@ import functools
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
@@ -38,7 +39,7 @@ from ..runtime.placement import (
 from ..startup import BEGAN, RUN, lacking_room
 from ..storage.files import explain_disk, write_file
 from ..training.callback import ENDED, Callback
-from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error
+from .background import DRAWING, FIT_PICTURE, MovingPicture, Page, Pictures, Rehearsal, warn_on_error
 from .config.build import (
     build_parts,
     check_top,
@@ -51,7 +52,7 @@ from .config.build import (
 )
 from .config.composition import explain
 from .console import describe_end, described_attempts, make_console, pluralize, print_results, summarise
-from .first_answer import Answering, has_first_answer
+from .first_answer import Answering, find_telling_role, has_first_answer
 from .leaderboard import runs_here
 from .run_directory import (
     RunDirectory,
@@ -170,6 +171,7 @@ class Job:
         self.windows: dict[str, Dataset] = {}
         self.notes: list[str] = []
         self.answering: Answering | None = None
+        self.moving: MovingPicture | None = None
 
     def run(self) -> int:
         with scope(self.config.precision):
@@ -180,8 +182,7 @@ class Job:
             context = nullcontext(self.trial.interruption) if self.trial else Interruption(say, self.leave)
             with Display(self.console) as display, context as interruption:
                 logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
-                beside = [Rehearsal(self.named)] if options.members.count == 1 else []
-                fit = self.fit(options, logger, *make_loggers(self.config, self.files), *beside)
+                fit = self.fit(options, logger, *make_loggers(self.config, self.files), *self.beside_training(options))
                 if logger.pruned:  # The training loop only knows that a callback ended the run.
                     fit = replace(fit, status="pruned")
                 self.finish(fit, display)
@@ -264,9 +265,22 @@ class Job:
         alone = self.number is None and self.trial is None and not self.config.resume
         if alone and has_first_answer(self.windows, options.scaling.angles):
             say = functools.partial(self.console.print, soft_wrap=True, markup=False)
-            names = trajectories_to_plot(self.config) or ()
-            self.answering = Answering(self.windows, self.files.plots / "fit.png", say, names)
+            self.answering = Answering(self.windows, self.files.plots / FIT_PICTURE, say, self.pictured)
             self.answering.begin()
+
+    @property
+    def pictured(self) -> Sequence[str]:
+        """The trajectories in pictures before the end: one, since to draw more would take the time of the fit."""
+        first = self.windows[find_telling_role(self.windows)].trajectories[:1]
+        return trajectories_to_plot(self.config) or first
+
+    def beside_training(self, options: Options) -> list[Callback]:
+        """What goes on while a single fit trains."""
+        if options.members.count > 1:
+            return []
+        if self.number is None and self.trial is None:
+            self.moving = MovingPicture(self.named, self.files.plots / FIT_PICTURE, self.pictured)
+        return [Rehearsal(self.named), *([] if self.moving is None else [self.moving])]
 
     def describe_change(self, summary: Summary) -> list[str]:
         """What the fit has changed against the first answer, if there was one."""
@@ -315,8 +329,9 @@ class Job:
         report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos, pictured=names)
         self.files.write_predictions(report.frame())
         display.say("drawing the fit")
-        if self.answering is not None:
-            self.answering.end()
+        for earlier in (self.answering, self.moving):
+            if earlier is not None:
+                earlier.end()
         page = self.draw(fit, report)
         # Rows that the run has said it was given.
         given = {name: int(part.scored.sum()) for name, part in self.whole.items()}

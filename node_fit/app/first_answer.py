@@ -14,13 +14,12 @@ from ..evaluation.baselines import baselines, predict_baselines
 from ..plots.curves import TRAIN, Curves, Dense
 from ..report.run_files import Summary
 from ..storage.files import write_file
-from .background import png_of_fit
+from .background import MAX_DRAWN_VALUES, png_of_fit
 from .console import format_number
 
 # Seconds that a run waits for the answer; a longer one comes beside the fit.
 MAX_ANSWER_WAIT = 1.0
-# Values in a picture, beyond which drawing takes seconds; and points of a curve.
-MAX_DRAWN_VALUES, MAX_CURVE_POINTS = 100_000, 1_000
+MAX_CURVE_POINTS = 1_000
 SIMPLE_MODELS = {"linear": "a linear model", "persistence": "the last known value", "mean": "the mean"}
 # Of the roles of data that a run has, the first tells how good a model is.
 TELLING_ROLES = ("validation", "test", TRAIN)
@@ -41,7 +40,7 @@ class FirstAnswer:
     @staticmethod
     def of(splits: Mapping[str, Dataset]) -> "FirstAnswer | None":
         """The answer for data by their roles; None where nothing varies, so that not even the mean has a score."""
-        role = next(role for role in TELLING_ROLES if role in splits)
+        role = find_telling_role(splits)
         scores = baselines(splits[TRAIN], splits[role])
         known = {name: scores[name].nrmse for name in SIMPLE_MODELS if name in scores}
         finite = {name: nrmse for name, nrmse in known.items() if math.isfinite(nrmse)}
@@ -69,6 +68,11 @@ class FirstAnswer:
         )
 
 
+def find_telling_role(splits: Mapping[str, Dataset]) -> str:
+    """The role of the data that tell how good a model is."""
+    return next(role for role in TELLING_ROLES if role in splits)
+
+
 def has_first_answer(splits: Mapping[str, Dataset], angles: object) -> bool:
     """Whether simple models say something of these data: they know nothing of events, nor of turns.
 
@@ -87,8 +91,7 @@ class Answering:
     - `splits`: data by their roles.
     - `picture`: the file to write.
     - `say`: is called with the sentence.
-    - `trajectories`: names of those that are drawn; the first of the data held out, if empty. A picture of six takes
-      three times as long, which the tracing of the fit's programs would wait for.
+    - `trajectories`: names of those that are drawn.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Answering:
         splits: Mapping[str, Dataset],
         picture: Path,
         say: Callable[[str], object],
-        trajectories: Sequence[str] = (),
+        trajectories: Sequence[str],
     ):
         self.splits, self.picture, self.say, self.trajectories = splits, picture, say, trajectories
         self.answer: FirstAnswer | None = None
@@ -125,8 +128,7 @@ class Answering:
             values = sum(part.ys.size for part in self.splits.values())
             if self.answer is not None and "linear" in self.answer.nrmse and values <= MAX_DRAWN_VALUES:
                 self.picture.parent.mkdir(exist_ok=True)
-                names = self.trajectories or self.splits[self.answer.role].trajectories[:1]
-                write_file(self.picture, png_of_fit(linear_curves(self.splits), CAPTION, names))
+                write_file(self.picture, png_of_fit(linear_curves(self.splits), CAPTION, self.trajectories))
 
 
 def linear_curves(splits: Mapping[str, Dataset]) -> Curves:

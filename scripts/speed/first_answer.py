@@ -2,8 +2,8 @@
 
     python scripts/speed/first_answer.py --rounds 3 --before ../earlier
 
-Seconds count from the start of the process: to the line `first answer:`, to the picture, to the first row of the log and
-to the end. `--before` names another checkout, which is measured in turns with this one; an earlier one has no answer.
+Seconds count from the start of the process: to the line `first answer:`, the picture, the first row of the log and its
+end. `--before` names another checkout, which is measured in turns with this one; an earlier one has no answer.
 """
 
 import argparse

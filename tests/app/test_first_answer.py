@@ -78,7 +78,9 @@ def test_curves_have_few_points_and_end_where_their_trajectory_does(monkeypatch)
 
 def test_the_linear_model_is_drawn_beside_the_run(tmp_path):
     said = []
-    answering = Answering({"train": decays(9, 9), "test": decays(12)}, tmp_path / "plots" / "fit.png", said.append)
+    answering = Answering(
+        {"train": decays(9, 9), "test": decays(12)}, tmp_path / "plots" / "fit.png", said.append, ["0"]
+    )
     answering.begin()
     assert said == [str(answering.answer)], "it is said before the run goes on"
     answering.end()
@@ -90,7 +92,7 @@ def test_a_run_does_not_wait_for_a_slow_answer(tmp_path, monkeypatch):
     done = threading.Event()
     monkeypatch.setattr(first_answer, "MAX_ANSWER_WAIT", 0.05)
     monkeypatch.setattr(first_answer, "baselines", lambda *_: done.wait(20) and {})
-    answering = Answering({"train": decays(9)}, tmp_path / "fit.png", str)
+    answering = Answering({"train": decays(9)}, tmp_path / "fit.png", str, ["0"])
     before = time.perf_counter()
     answering.begin()
     assert time.perf_counter() - before < 5 and answering.answer is None
@@ -105,7 +107,7 @@ def test_an_answer_that_fails_is_passed_over(tmp_path, monkeypatch, name):
         raise ValueError("such data")
 
     monkeypatch.setattr(first_answer, name, fail)
-    answering = Answering({"train": decays(9)}, tmp_path / "fit.png", str)
+    answering = Answering({"train": decays(9)}, tmp_path / "fit.png", str, ["0"])
     answering.begin()
     answering.end()
     assert (answering.answer is None) == (name == "baselines") and not (tmp_path / "fit.png").exists()

@@ -90,6 +90,7 @@ def test_a_stranger_fits_a_table_stops_plays_and_takes_c(address, driver, tmp_pa
     until(driver, f"run && run.id !== '{first}' && run.status === 'running' && losses.length")
     driver.refresh()  # A fit outlives the page.
     until(driver, "document.body.dataset.ready === 'true' && run && run.status === 'running'")
+    until(driver, "$('picture-fit.png')", 20)  # That of a linear model, or of the fit so far.
     driver.execute_script("$('stop').click()")
     until(driver, "run.status === 'interrupted' && run.can_resume", 20)
 
