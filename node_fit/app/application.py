@@ -4,6 +4,7 @@ import functools
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from tempfile import TemporaryDirectory
@@ -24,6 +25,7 @@ from ..fitting.result import Fit
 from ..options.options import Devices, Options
 from ..plots.curves import Curves
 from ..plots.figures import check_known_names, phase_points
+from ..report.run_files import Summary
 from ..runtime.compilation import keep_programs
 from ..runtime.placement import (
     Placement,
@@ -37,13 +39,21 @@ from ..runtime.placement import (
 from ..startup import BEGAN, RUN, lacking_room
 from ..storage.files import explain_disk, write_file
 from ..training.callback import ENDED, Callback
-from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error
-from .config.build import build_parts, check_top, errors_of_data, errors_of_training, placement_of, trajectories_to_plot
+from .background import DRAWING, FIT_PICTURE, MovingPicture, Page, Pictures, Rehearsal, warn_on_error
+from .config.build import (
+    build_parts,
+    check_top,
+    errors_of_data,
+    errors_of_training,
+    is_petab,
+    is_population,
+    placement_of,
+    trajectories_to_plot,
+)
 from .config.composition import explain
 from .console import describe_end, described_attempts, make_console, pluralize, print_results, summarise
+from .first_answer import Answering, find_telling_role, has_first_answer
 from .leaderboard import runs_here
-from .petab_run import PEtabRun, is_petab
-from .population_run import PopulationRun, is_population
 from .run_directory import (
     RunDirectory,
     RunExists,
@@ -94,8 +104,12 @@ def run_command(config: DictConfig, imported: float, tracebacks: bool, trial: Pr
         if first:
             with files.locked():
                 if is_petab(config):
+                    from .petab_run import PEtabRun  # Few runs need it, and all would wait for it.
+
                     return PEtabRun(config, files, console, began, command_record(hydra)).run()
                 if is_population(config):
+                    from .population_run import PopulationRun  # the same
+
                     return PopulationRun(config, files, console, began, command_record(hydra)).run()
                 return Job(config, files, console, began, imported, trial).run()
         with TemporaryDirectory() as folder:
@@ -160,17 +174,19 @@ class Job:
         self.whole: dict[str, Dataset] = {}
         self.windows: dict[str, Dataset] = {}
         self.notes: list[str] = []
+        self.answering: Answering | None = None
+        self.moving: MovingPicture | None = None
 
     def run(self) -> int:
         with scope(self.config.precision):
             options = self.prepare()
             self.announce()
+            self.answer_first(options)
             say = functools.partial(self.console.print, soft_wrap=True)
             context = nullcontext(self.trial.interruption) if self.trial else Interruption(say, self.leave)
             with Display(self.console) as display, context as interruption:
                 logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
-                beside = [Rehearsal(self.named)] if options.members.count == 1 else []
-                fit = self.fit(options, logger, *make_loggers(self.config, self.files), *beside)
+                fit = self.fit(options, logger, *make_loggers(self.config, self.files), *self.beside_training(options))
                 if logger.pruned:  # The training loop only knows that a callback ended the run.
                     fit = replace(fit, status="pruned")
                 self.finish(fit, display)
@@ -248,6 +264,34 @@ class Job:
             self.say_where()
         self.announce_data("node_fit: ")
 
+    def answer_first(self, options: Options) -> None:
+        """Says at once what simple models make of the data, where a person waits for this run alone."""
+        alone = self.number is None and self.trial is None and not self.config.resume
+        if alone and has_first_answer(self.windows, options.scaling.angles):
+            say = functools.partial(self.console.print, soft_wrap=True, markup=False)
+            self.answering = Answering(self.windows, self.files.plots / FIT_PICTURE, say, self.pictured)
+            self.answering.begin()
+
+    @property
+    def pictured(self) -> Sequence[str]:
+        """The trajectories in pictures before the end: one, since to draw more would take the time of the fit."""
+        first = self.windows[find_telling_role(self.windows)].trajectories[:1]
+        return trajectories_to_plot(self.config) or first
+
+    def beside_training(self, options: Options) -> list[Callback]:
+        """What goes on while a single fit trains."""
+        if options.members.count > 1:
+            return []
+        if self.number is None and self.trial is None:
+            self.moving = MovingPicture(self.named, self.files.plots / FIT_PICTURE, self.pictured)
+        return [Rehearsal(self.named), *([] if self.moving is None else [self.moving])]
+
+    def describe_change(self, summary: Summary) -> list[str]:
+        """What the fit has changed against the first answer, if there was one."""
+        answer = None if self.answering is None else self.answering.answer
+        change = None if answer is None else answer.describe_change(summary)
+        return [] if change is None else [change]
+
     def say_where(self) -> None:
         """Says where the run's files are."""
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
@@ -289,6 +333,9 @@ class Job:
         report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos, pictured=names)
         self.files.write_predictions(report.frame())
         display.say("drawing the fit")
+        for earlier in (self.answering, self.moving):
+            if earlier is not None:
+                earlier.end()
         page = self.draw(fit, report)
         # Rows that the run has said it was given.
         given = {name: int(part.scored.sum()) for name, part in self.whole.items()}
@@ -304,6 +351,7 @@ class Job:
             *([LINEAR_IS_BEST] if fit.is_linear else []),
             *described_attempts(fit.attempts, fit.choices, fit.horizon),
             *([ON_ALL_ROWS] if fit.validated is not None else []),
+            *self.describe_change(summary),
             report.verdict.sentence,
         ):
             self.console.print(line, soft_wrap=True, markup=False)

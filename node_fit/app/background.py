@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -16,18 +17,25 @@ from pathlib import Path
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..evaluation.simulation import compile_simulation
+from ..evaluation.simulation import compile_simulation, simulate_splits
+from ..fitting.progress import leading
 from ..model.neural_ode import NeuralODE
-from ..plots.curves import Curves
-from ..plots.figures import plot_fit, plot_loss, plot_phase, plot_starts
+from ..plots.curves import Curves, png, use_style
+from ..plots.figures import fit_figure, plot_fit, plot_loss, plot_phase, plot_starts
 from ..report.pages import PAGE_NAME, make_member_index, make_run_page, refresh_index
 from ..runtime.serialization import Json
-from ..storage.files import explain_disk
-from ..training.callback import Callback, Record, RunState
+from ..storage.files import explain_disk, write_file
+from ..training.callback import Callback, ModelOf, Record, RunState
 
 BACKGROUND_LOG = logging.getLogger(__name__)
 # Drawing takes about as long as a small fit, which needs a core for itself. A process needs the memory of the imports.
 PROCESSES = max(1, min(4, (os.cpu_count() or 1) - 1))
+
+FIT_PICTURE = "fit.png"
+# Values in a picture of a run under way, beyond which drawing takes seconds.
+MAX_DRAWN_VALUES = 100_000
+# The share of a run's time that goes into pictures of the fit so far, and the least seconds between two.
+MAX_PICTURE_SHARE, MIN_PICTURE_PAUSE = 0.05, 3.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Pictures:
     def draw(self) -> None:
         self.folder.mkdir(exist_ok=True)
         plot_loss(self.rows, self.folder / "loss.png", self.kept)
-        plot_fit(self.curves, self.folder / "fit.png", self.trajectories)
+        plot_fit(self.curves, self.folder / FIT_PICTURE, self.trajectories)
         if self.starts:
             plot_starts(self.starts, self.folder / "starts.png")
         if self.slopes is not None:
@@ -92,6 +100,12 @@ class Page:
         make_member_index(self.folder)
         if self.sweep is not None:
             refresh_index(self.sweep)
+
+
+def png_of_fit(curves: Curves, caption: str, trajectories: Sequence[str] | None = None) -> bytes:
+    """A picture of curves that the fit's own will replace, as a PNG file; `caption` says what they are."""
+    with use_style():
+        return png(fit_figure(curves, trajectories, caption))
 
 
 class Drawing:
@@ -220,3 +234,54 @@ class Rehearsal(Callback):
         with suppress(Exception):
             compile_simulation(self.model, self.splits())
             load_plots()
+
+
+class MovingPicture(Callback):
+    """Draws the best model so far while a run trains, in a thread, until the picture of the fit replaces it.
+
+    It takes a twentieth of the time. A failure is passed over.
+
+    **Arguments:**
+
+    - `splits`: returns the data that will be predicted, by name.
+    - `picture`: the file to write.
+    - `trajectories`: names of those that are drawn.
+    """
+
+    def __init__(self, splits: Callable[[], dict[str, Dataset]], picture: Path, trajectories: Sequence[str]):
+        self.splits, self.picture, self.trajectories = splits, picture, trajectories
+        self.model_of: ModelOf | None = None
+        self.thread: threading.Thread | None = None
+        self.due = 0.0
+
+    def on_training_start(self, model_of: ModelOf) -> None:
+        self.model_of = model_of
+        # Programs of another attempt are compiled anew, which short ones are not worth.
+        self.due = max(self.due, time.perf_counter() + MIN_PICTURE_PAUSE)
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
+        if self.model_of is None or time.perf_counter() < self.due or (self.thread and self.thread.is_alive()):
+            return None
+        record = leading(records, state)
+        best = state.members[record.member].best
+        if best.is_evaluated:
+            arguments = (self.model_of(best, record.member), record.step)
+            self.thread = threading.Thread(target=self.draw, args=arguments, name="picture", daemon=True)
+            self.thread.start()
+        return None
+
+    def end(self) -> None:
+        """Waits for a picture under way."""
+        if self.thread is not None:
+            self.thread.join()
+
+    def draw(self, model: NeuralODE, step: int) -> None:
+        began = time.perf_counter()
+        with suppress(Exception):
+            splits = self.splits()
+            if sum(part.ys.size for part in splits.values()) <= MAX_DRAWN_VALUES:
+                curves = Curves.of(simulate_splits(model, splits, pictured=self.trajectories), {})
+                self.picture.parent.mkdir(exist_ok=True)
+                write_file(self.picture, png_of_fit(curves, f"the best model after {step} steps", self.trajectories))
+        now = time.perf_counter()
+        self.due = max(now + MIN_PICTURE_PAUSE, began + (now - began) / MAX_PICTURE_SHARE)

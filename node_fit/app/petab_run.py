@@ -33,17 +33,11 @@ from .console import NOT_ASKED
 from .run_directory import OtherData, RunDirectory, check_same_config, check_unchanged, with_new_keys, write_config
 from .run_logger import Interruption
 
-TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
 DEFAULT_PETAB_STARTS = 10
 # The folder of the experiments' models, of which the first ones are written, and what their files' names lack.
 MODELS, MAX_MODELS, NOT_IN_FILE_NAMES = "models", 50, r"[^A-Za-z0-9.+-]+"
 # The field of a config that names none, and that of networks in equations.
 PLAIN_FIELD, HYBRID_FIELD = "node_fit.MLP", "node_fit.Hybrid"
-
-
-def is_petab(config: DictConfig) -> bool:
-    """Whether a config's data are a PEtab problem, or a model in SBML with a table."""
-    return config.data is not None and config.data.get("_target_") in TARGETS_OF_PROBLEMS
 
 
 @dataclass

@@ -32,11 +32,6 @@ from .run_directory import RunDirectory, write_config
 from .run_logger import Interruption
 
 
-def is_population(config: DictConfig) -> bool:
-    """Whether a config names constants that differ between subjects."""
-    return bool(config.get("random"))
-
-
 @dataclass
 class PopulationRun:
     """A run of a population.

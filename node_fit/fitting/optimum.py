@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import least_squares
 
 from ..minimize.host import LinearisedPoint
 from ..model.ensemble import Ensemble
@@ -51,6 +50,7 @@ def bring_to_optimum(fit: Fit) -> Fit:
 def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
     """The parameters with the least misfit near those of the fit (a trust region: Branch, Coleman and Li, SIAM J. Sci.
     Comput. 21, 1999)."""
+    from scipy.optimize import least_squares  # It takes a fifth of a second to import.
 
     # SciPy asks for residuals and Jacobian of the same parameters one after the other.
     @functools.lru_cache(maxsize=2)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
-from ..training.callback import Callback, Record, RunState, Template
+from ..training.callback import Callback, ModelOf, Record, RunState, Template
 from ..training.decisions import Outcome
 from ..training.loop import Loop
 from ..training.step import TrainState
@@ -167,6 +167,10 @@ class CallbackParts(Callback):
         self.callbacks = callbacks
         self.own = own
         self.overview = overview
+
+    def on_training_start(self, model_of: ModelOf) -> None:
+        for callback, among in zip(self.callbacks, self.own, strict=True):
+            callback.on_training_start(lambda iterate, member, among=among: model_of(iterate, among[member]))
 
     def restore(self, template: Template) -> RunState | None:
         found: list[RunState | None] = []

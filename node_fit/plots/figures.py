@@ -100,13 +100,14 @@ def headline(
     shown: list[tuple[Trajectory, str]],
     sizes: tuple[int, int],
     left_out: int = 0,
+    caption: str = "",
 ) -> None:
     """Notes which part is shown, if it is not everything.
 
-    **Arguments:** `sizes`: number of states and inputs.
+    **Arguments:** `sizes`: number of states and inputs. `caption`: what comes before that.
     """
     states, inputs = sizes
-    parts: list[str] = []
+    parts = [caption] if caption else []
     if len(shown) < len(records) and not any(rank for _, rank in shown):
         parts.append(f"{len(shown)} of {len(records)} trajectories")
     elif len(shown) < len(records):
@@ -155,7 +156,7 @@ def plot_fit(curves: Curves, path: str | Path, trajectories: Sequence[str] | Non
         return save_figure(fit_figure(curves, trajectories), path)
 
 
-def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None) -> "Figure":
+def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, caption: str = "") -> "Figure":
     """Plots each state's data and the model's curve against time, for at most six trajectories.
 
     If there are more, the plot shows the best, the median and the worst of the fitted and of the held-out ones. Fitted
@@ -166,6 +167,7 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None) -> "Fi
 
     - `curves`: data and curves.
     - `trajectories`: names of those that are drawn, instead.
+    - `caption`: what the curves are, above all panels.
 
     **Returns:** a `matplotlib.figure.Figure`.
 
@@ -200,7 +202,7 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None) -> "Fi
         for down in range(len(states)):
             grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
         figure.align_ylabels(grid[:, 0])
-        headline(figure, records, shown, (len(first.states), len(moving)), curves.left_out)
+        headline(figure, records, shown, (len(first.states), len(moving)), curves.left_out, caption)
         legend(figure, shown)
         return figure
 

@@ -50,6 +50,7 @@ from .run_files import (
     read_units,
     read_versions,
     save_curves,
+    score_records,
     stages,
     trajectories_of,
 )
@@ -190,10 +191,11 @@ def make_run_page(
     data["units"] = read_units(config)
     words: Json = {"units": data["units"], "records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
-        records = trajectories_of(predictions)
+        errors = load_curves(folder).errors if curves is None else score_records(predictions, curves.counted)
+        records = trajectories_of(predictions, errors)
         chosen = choose_records(predictions, records)
         if curves is not None:
-            save_curves(folder, curves, slopes, keys_of_records(chosen), predictions.origin)
+            save_curves(folder, curves, slopes, keys_of_records(chosen), predictions.origin, errors)
         kept = load_curves(folder)
         field = kept.field
         if field is None and curves is None:

@@ -9,8 +9,9 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 from zipfile import BadZipFile
 
@@ -21,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from ..data.dataset import Dataset
 from ..data.tables.times import SECONDS, unit_for
 from ..evaluation.metrics import SplitFigures
-from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
+from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments, trajectory_errors
 from ..plots.figures import SIDE, phase_points
 from ..runtime.serialization import Json, check_yaml, is_json, is_list
 from ..storage.files import BadFile, peek, write_file
@@ -400,11 +401,36 @@ def read_columns(path: Path, header: list[str], texts: int) -> list[Any]:
     return codes + [column.to_numpy() for column in table.columns[2:]]
 
 
-def trajectories_of(predictions: Predictions) -> list[Trajectory]:
-    """All trajectories; rows of another split that follow on a trajectory join it. Segments have no curves yet."""
-    starts, ends, errors = predictions.starts.tolist(), predictions.ends.tolist(), predictions.errors().tolist()
+Key = tuple[str, str]
+
+
+def score_records(predictions: Predictions, counted: Mapping[str, Dataset]) -> dict[Key, float]:
+    """The NRMSE of each trajectory of these data, by its split and name, as in the scores of the run.
+
+    **Arguments:** `counted`: the data with what no table holds: limits, angles, and values that a robust loss weighs.
+    """
+    found: dict[Key, float] = {}
+    for role, data in counted.items():
+        at, rows = data.valid & data.scored, predictions.rows_of(role) & predictions.scored
+        if at.sum() != rows.sum():  # The table is of other data.
+            continue
+        predicted = np.full(data.ys.shape, np.nan)
+        predicted[at] = predictions.predicted[rows]
+        errors = trajectory_errors(Curves({role: data}, {}, at_rows={role: predicted}), role)
+        found |= {(role, name): error for name, error in zip(data.trajectories, errors, strict=True)}
+    return found
+
+
+def trajectories_of(predictions: Predictions, errors: Mapping[Key, float] = MappingProxyType({})) -> list[Trajectory]:
+    """All trajectories; rows of another split that follow on a trajectory join it. Segments have no curves yet.
+
+    **Arguments:** `errors`: those of `score_records`; of others, all values of the table count as they are.
+    """
+    starts, ends = predictions.starts.tolist(), predictions.ends.tolist()
+    keys, plain = zip(predictions.roles, predictions.names, strict=True), predictions.errors().tolist()
+    known = [errors.get(key, error) for key, error in zip(keys, plain, strict=True)]
     ts, ys, us = predictions.ts, predictions.ys, predictions.us
-    segments = zip(predictions.roles, predictions.names, starts, ends, errors, strict=True)
+    segments = zip(predictions.roles, predictions.names, starts, ends, known, strict=True)
     return join_segments(
         (Segment(role, name, ts[begin:end], ys[begin:end], us[begin:end], error, None, place), True)
         for place, (role, name, begin, end, error) in enumerate(segments)
@@ -412,7 +438,6 @@ def trajectories_of(predictions: Predictions) -> list[Trajectory]:
 
 
 CURVES_NAME = ".curves.npz"
-Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -429,10 +454,19 @@ class Field:
 
 
 def save_curves(
-    folder: Path, curves: Curves, slopes: np.ndarray | None, wanted: set[Key], origin: Origin | None = None
+    folder: Path,
+    curves: Curves,
+    slopes: np.ndarray | None,
+    wanted: set[Key],
+    origin: Origin | None = None,
+    errors: Mapping[Key, float] = MappingProxyType({}),
 ) -> None:
-    """Writes the curves of the wanted splits and trajectories, and the field; dated ones at times since `origin`."""
+    """Writes the curves of the wanted splits and trajectories, the field, and the errors of `score_records`; dated
+    curves at times since `origin`."""
     arrays: dict[str, Any] = {}
+    for role in dict.fromkeys(role for role, _ in errors):
+        own = {name: error for (other, name), error in errors.items() if other == role}
+        arrays |= {f"{role}/judged": np.array(list(own), dtype=str), f"{role}/errors": np.array(list(own.values()))}
     for role, data in curves.splits.items():
         rows = [i for i, name in enumerate(data.trajectories) if (role, name) in wanted]
         ts, ys = (part[rows] for part in curves.dense[role])
@@ -463,10 +497,11 @@ def save_curves(
 
 @dataclass(frozen=True)
 class Kept:
-    """What `save_curves` has written: curves, names of hidden states, and the vector field."""
+    """What `save_curves` has written: curves, names of hidden states, errors, and the vector field."""
 
     curves: Mapping[Key, Curve]
     hidden: tuple[str, ...] = ()
+    errors: Mapping[Key, float] = field(default_factory=dict[Key, float])
     field: Field | None = None
 
 
@@ -494,7 +529,12 @@ def load_curves(folder: Path) -> Kept:
                 marks[ends[i - 1] if i else 0 : ends[i]],
             )
     field = grid(arrays["points"], arrays["slopes"]) if "slopes" in arrays else None
-    return Kept(found, tuple(arrays.get("hidden", np.zeros(0)).tolist()), field)
+    errors: dict[Key, float] = {}
+    for key in [key for key in arrays if key.endswith("/judged")]:
+        role = key.removesuffix("/judged")
+        pairs = zip(arrays[key].tolist(), arrays.get(f"{role}/errors", np.zeros(0)).tolist(), strict=False)
+        errors |= {(role, str(name)): float(error) for name, error in pairs}
+    return Kept(found, tuple(arrays.get("hidden", np.zeros(0)).tolist()), errors, field)
 
 
 def grid(points: Float[np.ndarray, "point 2"], slopes: Float[np.ndarray, "point 2"]) -> Field:

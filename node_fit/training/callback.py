@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..model.neural_ode import NeuralODE
-from .step import TrainState
+from .step import Iterate, TrainState
 
 # How a fit ended: `converged` where its optimizer finds nothing lower, `stopped` before that, most often since the
 # validation loss rose, `completed` after all of its steps.
@@ -82,6 +82,10 @@ class RunState:
 Template = Callable[[int, int], tuple[TrainState, ...]]
 
 
+# From an iterate and the number of its member to the model with these parameters.
+ModelOf = Callable[[Iterate, int], NeuralODE]
+
+
 class Callback:
     """Hooks that a fit calls between chunks; a callback may stop the fit.
 
@@ -112,6 +116,12 @@ class Callback:
 
     def on_attempt(self, name: str, why: str) -> None:
         """Another fit is about to begin, since the best so far is not good; its steps count on. `why` says so."""
+
+    def on_training_start(self, model_of: ModelOf) -> None:
+        """The stages of a fit, or of another attempt, are about to run.
+
+        `model_of(state.members[member].best, member)` is the model with the best parameters of a state.
+        """
 
     def restore(self, template: Template) -> RunState | None:
         """The state to resume from; None to start. `template` gives states of the structure of a stage."""
@@ -155,6 +165,10 @@ class Callbacks(Callback):
     def on_attempt(self, name: str, why: str) -> None:
         for callback in self.callbacks:
             callback.on_attempt(name, why)
+
+    def on_training_start(self, model_of: ModelOf) -> None:
+        for callback in self.callbacks:
+            callback.on_training_start(model_of)
 
     def restore(self, template: Template) -> RunState | None:
         found = [callback.restore(template) for callback in self.callbacks]

@@ -99,6 +99,7 @@ class Loop:
     def run(self, callback: Callback) -> tuple[list[Outcome], RunState]:
         """Runs all stages, from the start or a state that `callback` restores; returns outcomes and the state."""
         initial = [part.params for part in self.setup.parts]
+        callback.on_training_start(self.model_of)
 
         def template(index: int, nodes: int) -> tuple[TrainState, ...]:
             return tuple(with_nodes(state, nodes) for state in self.programs(index).init(initial))
@@ -118,7 +119,11 @@ class Loop:
 
     def fitted(self, run: RunState, member: int = 0, iterate: Iterate | None = None) -> NeuralODE:
         """A member's model with its best parameters, or those of another iterate."""
-        part, iterate = self.setup.parts[member], iterate or run.members[member].best
+        return self.model_of(iterate or run.members[member].best, member)
+
+    def model_of(self, iterate: Iterate, member: int) -> NeuralODE:
+        """A member's model with the parameters of an iterate."""
+        part = self.setup.parts[member]
         return self.setup.place.one(eqx.combine(iterate.params.model, part.frozen, part.static))
 
     def programs(self, index: int) -> StagePrograms:

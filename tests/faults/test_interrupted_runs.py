@@ -41,6 +41,7 @@ def ended(base, run):
     for name in set(WAYS) - {"whole"}:
         copy_of(run, name)
     torn(folder / "plain")
+    shutil.rmtree(folder / "best" / "plots", ignore_errors=True)  # It may hold a picture from before the kill.
     (folder / "best" / "plots").write_text("a file in the way")
 
     def go(name):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.commands import DIRECT, at_once, in_process, node_fit, write_table
 from helpers.commands import spirals as rows_of_spirals
@@ -36,12 +37,13 @@ from node_fit.app.run_directory import RunDirectory
 from node_fit.data.tables.times import Dates
 from node_fit.evaluation.metrics import score_predictions
 from node_fit.evaluation.residuals import autocorrelation
+from node_fit.plots.curves import collect
 from node_fit.plots.figures import SIDE, phase_points
 from node_fit.report import pages
 from node_fit.report.__main__ import main
 from node_fit.report.page import jsonable_numbers, jsonable_times, shorten
 from node_fit.report.pages import in_a_word, make_index, make_member_index, make_run_page, refresh_index
-from node_fit.report.run_files import read_predictions, read_summary, trajectories_of
+from node_fit.report.run_files import read_predictions, read_summary, score_records, trajectories_of
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.storage.model_file import save
 from node_fit.sysid.state_space import StateSpace
@@ -62,6 +64,52 @@ def shown(page: Path) -> str:
 
 
 # What is read.
+
+
+def censored(part: nf.Dataset) -> nf.Dataset:
+    """The data with all values below -0.2 as limits, of which a model that predicts less makes no error."""
+    below = part.ys < -0.2
+    return replace(part, ys=np.where(below, -0.2, part.ys), censored=-below.astype(np.int8))
+
+
+def test_limits_count_on_the_page_as_in_the_scores_and_the_picture(tmp_path):
+    """Before, a model that was below a limit of detection had its distance from it as an error on the page alone."""
+    splits = {role: censored(part) for role, part in by_trajectory(spirals(times=25)).items()}
+    # The rows that starts are read from are in the table, and count nowhere.
+    counted = {
+        role: replace(part, scored=part.scored & (np.arange(part.ts.shape[1]) > 0)) for role, part in splits.items()
+    }
+    run = write_run(tmp_path / "run", splits)
+    table = pd.read_csv(run / "predictions.csv")
+    table["scored"] = (table["t"] > table["t"].min()).astype(int)
+    table.to_csv(run / "predictions.csv", index=False)
+    at_rows = {role: model_of(part) for role, part in splits.items()}
+    curves = replace(curves_of(splits), counted=counted, at_rows=at_rows)
+    drawn = {(role, each.name): error for each in collect(curves) for role, error in each.errors.items()}
+
+    def shown_errors() -> dict:
+        records = data_of(run / "report.html")["records"]
+        return {(role, each["name"]): error for each in records for role, error in each["errors"].items()}
+
+    make_run_page(run, curves)
+    assert shown_errors() == pytest.approx(drawn)
+    scores = {role: score_predictions(part, model_of(part)).nrmse for role, part in counted.items()}
+    for role, score in scores.items():  # All trajectories have as many values, so that their squares have this mean.
+        squares = [error**2 for (other, _), error in shown_errors().items() if other == role]
+        assert np.mean(squares) == pytest.approx(score**2, rel=1e-6)
+    predictions = read_predictions(run / "predictions.csv")
+    plain = dict(zip(zip(predictions.roles, predictions.names, strict=True), predictions.errors(), strict=True))
+    assert all(plain[key] > 1.2 * error for key, error in drawn.items()), "the table alone does not know limits"
+    make_run_page(run)  # As `node-fit report` makes it later.
+    assert shown_errors() == pytest.approx(drawn)
+
+
+def test_errors_of_other_data_are_not_taken_for_those_of_a_table(tmp_path):
+    splits = by_trajectory(spirals())
+    predictions = read_predictions(write_run(tmp_path / "run", splits) / "predictions.csv")
+    assert set(score_records(predictions, splits)) == set(zip(predictions.roles, predictions.names, strict=True))
+    assert score_records(predictions, {"train": splits["train"].select([0])}) == {}
+    assert score_records(predictions, {"other": splits["train"]}) == {}
 
 
 @pytest.mark.parametrize("split", [by_time, by_trajectory])

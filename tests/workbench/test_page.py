@@ -90,8 +90,18 @@ def test_a_stranger_fits_a_table_stops_plays_and_takes_c(address, driver, tmp_pa
     until(driver, f"run && run.id !== '{first}' && run.status === 'running' && losses.length")
     driver.refresh()  # A fit outlives the page.
     until(driver, "document.body.dataset.ready === 'true' && run && run.status === 'running'")
+    until(driver, "$('picture-fit.png')", 20)  # That of a linear model, or of the fit so far.
     driver.execute_script("$('stop').click()")
     until(driver, "run.status === 'interrupted' && run.can_resume", 20)
+    stopped = driver.execute_script("return {id: run.id, step: losses.at(-1)[0]}")
+    driver.execute_script("$('resume').click()")
+    until(driver, f"run.status === 'running' && losses.length && losses.at(-1)[0] > {stopped['step']}", 40)
+    driver.execute_script("$('stop').click()")
+    until(driver, "run.status !== 'running'", 20)
+    assert driver.execute_script("return run.id") == stopped["id"], "it goes on in its own directory"
+    assert f"resuming from step {stopped['step']}" in driver.execute_script("return run.printed")
+    steps = driver.execute_script("return losses.map(row => row[0])")
+    assert steps == sorted(set(steps)), "no step is repeated"
 
     driver.execute_script(f"openRun('{first}')")
     until(driver, "player && run.files.includes('model')")

@@ -256,6 +256,34 @@ def test_two_windows_have_one_fit(client, sleeping):
     assert client.post(f"{TOP}/api/runs/{run}/stop", json={}).status_code == 409
 
 
+def test_a_run_is_resumed_in_its_own_directory_if_no_fit_runs(client, monkeypatch):
+    words = []
+
+    def spawn(given, printed):
+        words.append(given)
+        code = "import time; print('going on', flush=True); time.sleep(60)"
+        return subprocess.Popen([sys.executable, "-c", code], stdout=printed)
+
+    monkeypatch.setattr(runs, "spawn_fit", spawn)
+    path = write_finished_run()
+    (path / runs.PRINTED).write_text("from before\n")
+    key = drop(client).json()["id"]
+    run = client.post(f"{TOP}/api/runs", json={"table": key}).json()["id"]
+    busy = client.post(f"{TOP}/api/runs/{RUN}/resume", json={})
+    assert busy.status_code == 409 and run in busy.json()["error"], "the fit of another window runs"
+    client.post(f"{TOP}/api/runs/{run}/stop", json={})
+    wait(lambda: client.get(f"{TOP}/api/state").json()["running"] is None)
+
+    assert client.post(f"{TOP}/api/runs/{RUN}/resume", json={}).status_code == 200
+    assert words[1:] == [[f"resume={path}"]]
+    found = client.get(f"{TOP}/api/runs/{RUN}").json()
+    assert found["status"] == "running" and not found["can_resume"], "the summary of before does not count"
+    wait(lambda: client.get(f"{TOP}/api/runs/{RUN}").json()["printed"] == "from before\ngoing on\n")
+    assert client.post(f"{TOP}/api/runs/{RUN}/stop", json={}).status_code == 200
+    wait(lambda: client.get(f"{TOP}/api/state").json()["running"] is None)
+    assert client.post(f"{TOP}/api/runs/2026-11-21_08-30-01/resume", json={}).status_code == 404
+
+
 def wait(true, seconds=20.0):
     limit = time.monotonic() + seconds
     while not true():

@@ -55,6 +55,7 @@ from .composition import (
     was_renamed,
 )
 
+TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
 # As in a config file.
 YAML = HINT_WORDS | {type(None): "null"} | dict.fromkeys((bool, np.bool), "true or false")
 # Groups of the config that name a constructor.
@@ -589,3 +590,13 @@ def check_known_keys(config: DictConfig) -> None:
                 if was_renamed(f"{prefix}{key}"):
                     raise ConfigError(find_renamed(f"{prefix}{key}"))
                 raise ConfigError(f"{prefix}{key} is not a config key; {nearest_name(key, known, prefix)}")
+
+
+def is_petab(config: DictConfig) -> bool:
+    """Whether a config's data are a PEtab problem, or a model in SBML with a table."""
+    return config.data is not None and config.data.get("_target_") in TARGETS_OF_PROBLEMS
+
+
+def is_population(config: DictConfig) -> bool:
+    """Whether a config names constants that differ between subjects."""
+    return bool(config.get("random"))

@@ -60,26 +60,38 @@ def locate(path: object, key: str, allowed: Sequence[str]) -> Callable[..., obje
         raise ConfigError(f"{key} must start with {prefixes} or a package named in extensions=[...], got {path!r}")
     if package not in ALLOWED:
         return defined_in(package, path, key)
-    known = constructors()
-    if path not in known:
-        names = [name for name in known if name.startswith(f"{package}.")]
-        raise ConfigError(f"{key} must be a public constructor of {package}, got {path!r}; {nearest_name(path, names)}")
-    return known[path]
+    module, _, name = path.rpartition(".")
+    if module in MODULES and (found := find_constructor(module, name)) is not None:
+        return found
+    names = [name for name in constructors() if name.startswith(f"{package}.")]
+    raise ConfigError(f"{key} must be a public constructor of {package}, got {path!r}; {nearest_name(path, names)}")
+
+
+@functools.cache
+def find_constructor(module: str, name: str) -> Callable[..., object] | None:
+    """What a config may call without an extension under this name of a module; None if that is nothing.
+
+    Only this name is looked up: those of the whole package would import all of it, with scikit-learn.
+    """
+    home, package = importlib.import_module(module), module.partition(".")[0]
+    if name.startswith("_") or name not in getattr(home, "__all__", dir(home)):
+        return None
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of names that nobody wrote
+        target = getattr(home, name)
+    # Libraries also expose what they import from others.
+    defined = getattr(getattr(target, "func", target), "__module__", None)
+    return target if is_constructor(target, package) and is_in(defined, package) else None
 
 
 @functools.cache
 def constructors() -> dict[str, Callable[..., object]]:
     """All that a config may call without an extension, by dotted name."""
     found: dict[str, Callable[..., object]] = {}
-    for name in MODULES:
-        module, package = importlib.import_module(name), name.partition(".")[0]
-        for each in getattr(module, "__all__", dir(module)):
-            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of names that nobody wrote
-                target = getattr(module, each)
-            # Libraries also expose what they import from others.
-            home = getattr(getattr(target, "func", target), "__module__", None)
-            if not each.startswith("_") and is_constructor(target, package) and is_in(home, package):
-                found[f"{name}.{each}"] = target
+    for module in MODULES:
+        home = importlib.import_module(module)
+        for name in getattr(home, "__all__", dir(home)):
+            if (target := find_constructor(module, name)) is not None:
+                found[f"{module}.{name}"] = target
     return found
 
 

@@ -1,0 +1,148 @@
+"""The first answer of a run: what simple models make of the data, said and drawn before anything is compiled."""
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..evaluation.baselines import baselines, predict_baselines
+from ..plots.curves import TRAIN, Curves, Dense
+from ..report.run_files import Summary
+from ..storage.files import write_file
+from .background import MAX_DRAWN_VALUES, png_of_fit
+from .console import format_number
+
+# Seconds that a run waits for the answer; a longer one comes beside the fit.
+MAX_ANSWER_WAIT = 1.0
+MAX_CURVE_POINTS = 1_000
+SIMPLE_MODELS = {"linear": "a linear model", "persistence": "the last known value", "mean": "the mean"}
+# Of the roles of data that a run has, the first tells how good a model is.
+TELLING_ROLES = ("validation", "test", TRAIN)
+CAPTION = "a linear model, which the fit will replace"
+
+
+@dataclass(frozen=True)
+class FirstAnswer:
+    """How good simple models are.
+
+    - `role`: the data that they predict: those held out, if some are.
+    - `nrmse`: by the names of `predict_baselines`, those that are finite.
+    """
+
+    role: str
+    nrmse: Mapping[str, float]
+
+    @staticmethod
+    def of(splits: Mapping[str, Dataset]) -> "FirstAnswer | None":
+        """The answer for data by their roles; None where nothing varies, so that not even the mean has a score."""
+        role = find_telling_role(splits)
+        scores = baselines(splits[TRAIN], splits[role])
+        known = {name: scores[name].nrmse for name in SIMPLE_MODELS if name in scores}
+        finite = {name: nrmse for name, nrmse in known.items() if math.isfinite(nrmse)}
+        return FirstAnswer(role, finite) if "mean" in finite else None
+
+    @property
+    def best(self) -> str:
+        """The name of the model with the least error."""
+        return min(self.nrmse, key=lambda name: self.nrmse[name])
+
+    def __str__(self) -> str:
+        (name, nrmse), *others = self.nrmse.items()
+        rest = "".join(f", {SIMPLE_MODELS[name]} {format_number(error)}" for name, error in others)
+        return f"first answer: {SIMPLE_MODELS[name]} has an NRMSE of {format_number(nrmse)} on {self.role} data{rest}"
+
+    def describe_change(self, summary: Summary) -> str | None:
+        """What the fit has changed, by the run's own scores of both, on the same rows; None without scores."""
+        fitted, simple = summary["metrics"].get(self.role), summary["baselines"].get(self.best, {}).get(self.role)
+        if fitted is None or simple is None or (new := fitted["nrmse"]) is None or (old := simple["nrmse"]) is None:
+            return None
+        change = "better" if new < old else "no better"
+        return (
+            f"{change} than the first answer: NRMSE {format_number(new)} on {self.role} data, where "
+            f"{SIMPLE_MODELS[self.best]} has {format_number(old)}"
+        )
+
+
+def find_telling_role(splits: Mapping[str, Dataset]) -> str:
+    """The role of the data that tell how good a model is."""
+    return next(role for role in TELLING_ROLES if role in splits)
+
+
+def has_first_answer(splits: Mapping[str, Dataset], angles: object) -> bool:
+    """Whether simple models say something of these data: they know nothing of events, nor of turns.
+
+    **Arguments:** `angles`: the states that the run takes for angles, which the data themselves do not name yet.
+    """
+    return not angles and all(part.events is None and not part.angles for part in splits.values())
+
+
+class Answering:
+    """Finds the first answer in a thread, says it, and draws the linear model, beside the compiling.
+
+    A failure is passed over, since the end of the run has all of this again.
+
+    **Arguments:**
+
+    - `splits`: data by their roles.
+    - `picture`: the file to write.
+    - `say`: is called with the sentence.
+    - `trajectories`: names of those that are drawn.
+    """
+
+    def __init__(
+        self,
+        splits: Mapping[str, Dataset],
+        picture: Path,
+        say: Callable[[str], object],
+        trajectories: Sequence[str],
+    ):
+        self.splits, self.picture, self.say, self.trajectories = splits, picture, say, trajectories
+        self.answer: FirstAnswer | None = None
+        self.said = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="first answer", daemon=True)
+
+    def begin(self) -> None:
+        """Starts, and waits for the sentence, but not for long."""
+        with suppress(RuntimeError):  # No thread can be started.
+            self.thread.start()
+            self.said.wait(MAX_ANSWER_WAIT)
+
+    def end(self) -> None:
+        """Waits for the picture, which the one of the fit then replaces."""
+        if self.thread.is_alive():
+            self.thread.join()
+
+    def run(self) -> None:
+        with suppress(Exception):
+            try:
+                self.answer = FirstAnswer.of(self.splits)
+                if self.answer is not None:
+                    self.say(str(self.answer))
+            finally:
+                self.said.set()
+            values = sum(part.ys.size for part in self.splits.values())
+            if self.answer is not None and "linear" in self.answer.nrmse and values <= MAX_DRAWN_VALUES:
+                self.picture.parent.mkdir(exist_ok=True)
+                write_file(self.picture, png_of_fit(linear_curves(self.splits), CAPTION, self.trajectories))
+
+
+def linear_curves(splits: Mapping[str, Dataset]) -> Curves:
+    """The curves of the linear equation, at rows of the data."""
+    at_rows = {role: predict_baselines(splits[TRAIN], part)["linear"] for role, part in splits.items()}
+    return Curves(
+        splits=dict(splits),
+        dense={role: curves_at_rows(part, at_rows[role]) for role, part in splits.items()},
+        at_rows=at_rows,
+    )
+
+
+def curves_at_rows(data: Dataset, ys: np.ndarray) -> Dense:
+    """Predictions at some rows as curves; one that is shorter than others repeats its rows."""
+    shares = np.linspace(0, 1, min(data.ts.shape[1], MAX_CURVE_POINTS))
+    rows = np.round(shares * (data.lengths[:, None] - 1)).astype(int)
+    return np.take_along_axis(data.ts, rows, axis=1), np.take_along_axis(ys, rows[..., None], axis=1)

@@ -1,0 +1,142 @@
+"""What a run says and draws before its first step, and how soon it can."""
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.commands import DIRECT, node_fit, spirals, write_table
+
+import node_fit as nf
+from node_fit.app import first_answer
+from node_fit.app.first_answer import Answering, FirstAnswer, curves_at_rows, has_first_answer
+from node_fit.evaluation.baselines import baselines
+
+HEAVY = ("sklearn", "pandas", "scipy.stats", "scipy.optimize", "matplotlib", "plotly", "jinja2")
+
+
+def decays(*lengths, rate=0.5):
+    """Noiseless first-order decays, for which the linear equation is exact."""
+    ts = [np.linspace(0, 4, length) for length in lengths]
+    ys = [(1 + i) * np.exp(-rate * t)[:, None] for i, t in enumerate(ts)]
+    return nf.Dataset.from_arrays(ts, ys, states=["x"])
+
+
+def test_the_answer_has_the_scores_of_the_simple_models_on_what_is_held_out():
+    splits = {"train": decays(9, 9), "validation": decays(12), "test": decays(7)}
+    answer = FirstAnswer.of(splits)
+    scores = baselines(splits["train"], splits["validation"])
+    assert answer.role == "validation" and answer.best == "linear"
+    assert answer.nrmse == {name: scores[name].nrmse for name in ("linear", "persistence", "mean")}
+    assert answer.nrmse["linear"] < 0.02 < answer.nrmse["mean"]
+    assert str(answer).startswith("first answer: a linear model has an NRMSE of 0.0")
+    assert " on validation data, the last known value " in str(answer)
+    assert FirstAnswer.of({"train": splits["train"], "test": splits["test"]}).role == "test"
+    assert FirstAnswer.of({"train": splits["train"]}).role == "train"
+
+
+def test_nothing_that_varies_has_no_answer():
+    still = nf.Dataset.from_arrays(np.arange(5.0), np.full((1, 5, 1), 0.1), states=["x"])
+    assert FirstAnswer.of({"train": still, "validation": replace(still, ys=still.ys + 1)}) is None
+
+
+@pytest.mark.parametrize(("new", "words"), [(0.02, "better than"), (0.4, "no better than")])
+def test_the_end_compares_the_fit_with_the_best_simple_model(new, words):
+    answer = FirstAnswer("test", {"linear": 0.5, "persistence": 0.25, "mean": 1.0})
+    summary = {
+        "metrics": {"train": None, "validation": None, "test": {"nrmse": new}},
+        "baselines": {"linear": {"test": {"nrmse": 0.5}}, "persistence": {"test": {"nrmse": 0.3}}},
+    }
+    expected = f"{words} the first answer: NRMSE {new} on test data, where the last known value has 0.3"
+    assert answer.describe_change(summary) == expected
+    assert answer.describe_change(summary | {"metrics": {"test": {"nrmse": None}}}) is None, "a fit that has failed"
+    assert answer.describe_change(summary | {"baselines": {}}) is None
+
+
+def test_events_and_angles_have_no_answer():
+    """A linear equation knows nothing of jumps, nor that 359 degrees is near 1."""
+    data = decays(9)
+    assert has_first_answer({"train": data}, ())
+    assert not has_first_answer({"train": data}, ("x",)), "an angle that the data do not name yet"
+    assert not has_first_answer({"train": replace(data, angles={"x": 360.0})}, ())
+    assert not has_first_answer({"train": data, "test": SimpleNamespace(events=object(), angles={})}, ())
+
+
+def test_curves_have_few_points_and_end_where_their_trajectory_does(monkeypatch):
+    data = decays(30, 5)
+    monkeypatch.setattr(first_answer, "MAX_CURVE_POINTS", 10)
+    ts, ys = curves_at_rows(data, data.ys)
+    assert ts.shape == (2, 10) and ys.shape == (2, 10, 1)
+    np.testing.assert_allclose(ts[:, [0, -1]], [[0, 4], [0, 4]])
+    np.testing.assert_allclose(ys[1, -1], 2 * np.exp(-2))
+    assert np.isfinite(ys).all(), "rows of padding are no part of a curve"
+
+
+def test_the_linear_model_is_drawn_beside_the_run(tmp_path):
+    said = []
+    answering = Answering(
+        {"train": decays(9, 9), "test": decays(12)}, tmp_path / "plots" / "fit.png", said.append, ["0"]
+    )
+    answering.begin()
+    assert said == [str(answering.answer)], "it is said before the run goes on"
+    answering.end()
+    assert (tmp_path / "plots" / "fit.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["fit.png"]
+
+
+def test_a_run_does_not_wait_for_a_slow_answer(tmp_path, monkeypatch):
+    done = threading.Event()
+    monkeypatch.setattr(first_answer, "MAX_ANSWER_WAIT", 0.05)
+    monkeypatch.setattr(first_answer, "baselines", lambda *_: done.wait(20) and {})
+    answering = Answering({"train": decays(9)}, tmp_path / "fit.png", str, ["0"])
+    before = time.perf_counter()
+    answering.begin()
+    assert time.perf_counter() - before < 5 and answering.answer is None
+    done.set()
+    answering.end()
+    assert not answering.thread.is_alive()
+
+
+@pytest.mark.parametrize("name", ["baselines", "png_of_fit"])
+def test_an_answer_that_fails_is_passed_over(tmp_path, monkeypatch, name):
+    def fail(*_):
+        raise ValueError("such data")
+
+    monkeypatch.setattr(first_answer, name, fail)
+    answering = Answering({"train": decays(9)}, tmp_path / "fit.png", str, ["0"])
+    answering.begin()
+    answering.end()
+    assert (answering.answer is None) == (name == "baselines") and not (tmp_path / "fit.png").exists()
+
+
+@pytest.mark.slow
+def test_a_run_begins_with_an_answer_and_ends_with_what_changed(tmp_path):
+    write_table(tmp_path / "mine.csv", spirals())
+    ran = node_fit(tmp_path, *DIRECT, "report=false", "hydra.run.dir=run")
+    assert ran.code == 0, ran
+    lines = ran.out.splitlines()
+    (answer,) = [place for place, line in enumerate(lines) if line.startswith("first answer: a linear model has an ")]
+    assert answer < next(place for place, line in enumerate(lines) if line.startswith("compiling"))
+    assert lines[-3].startswith(("better than the first answer: ", "no better than the first answer: ")), ran.out
+    ran = node_fit(tmp_path, "resume=run", "report=false")
+    assert ran.code == 0 and "first answer" not in ran.out
+    ran = node_fit(tmp_path, "-m", *DIRECT, "report=false", "seed=0", "training.steps=2")
+    assert ran.code == 0 and "first answer" not in ran.out
+
+
+@pytest.mark.slow
+def test_a_command_imports_nothing_that_it_may_not_need():
+    """Each takes a fifth of a second or more, before the first line."""
+    code = f"""
+import sys
+import node_fit.__main__, node_fit.app.application
+from node_fit.app.config.composition import ALLOWED, locate
+locate("node_fit.MLP", "field._target_", ALLOWED)
+locate("optax.losses.squared_error", "loss._target_", ALLOWED)
+assert not [name for name in {HEAVY} if name in sys.modules], [name for name in {HEAVY} if name in sys.modules]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
