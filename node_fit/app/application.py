@@ -71,10 +71,6 @@ LINEAR_IS_BEST = (
     "the linear state-space model that the fit began with is returned: training found none that describes training and "
     "validation data better"
 )
-ON_ALL_ROWS = (
-    "at the end the model was trained further on training and validation data together; the scores of validation data "
-    "are those of the model before"
-)
 EXIT = {**dict.fromkeys(ENDED, 0), "pruned": 0, "failed": 1}
 
 
@@ -350,7 +346,7 @@ class Job:
             describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
             *([LINEAR_IS_BEST] if fit.is_linear else []),
             *described_attempts(fit.attempts, fit.choices, fit.horizon),
-            *([ON_ALL_ROWS] if fit.validated is not None else []),
+            *(f"{each.value}: {each.reason}" for each in fit.choices if each.key == "refit"),
             *self.describe_change(summary),
             report.verdict.sentence,
         ):

@@ -26,6 +26,17 @@ ALL_ROWS = "all rows"
 # Steps of training on all rows: few, since the model is near its optimum, and no rows are left to stop it.
 STEPS_ON_ALL = 100
 
+# The share of its steps that a training may have taken after its best iterate: where validation data have stopped it
+# early, further steps have followed noise, and would again.
+MAX_SHARE_AFTER_BEST = 0.5
+TRAINED_ON_ALL = Choice(
+    "refit",
+    ALL_ROWS,
+    "the model was trained further on training and validation data together; the scores of validation data are those "
+    "of the model before, which had not seen them",
+)
+KEPT_BEFORE = Choice("refit", "training rows", "trained further on all rows, the model simulates them worse")
+
 # Goes on with a model on other data.
 GoOn = Callable[[Options, Dataset, NeuralODE], Fit]
 
@@ -53,11 +64,9 @@ def refit_to_all(fit: Fit, go_on: GoOn, callback: Callback) -> Fit:
         name: getattr(fit, name) + getattr(more, name)
         for name in ("train_seconds", "compile_seconds", "compiles", "cached")
     }
-    fit = replace(fit, **spent)
     if more.status == "failed" or not is_safe(more.model.typical, fit):
-        return fit
-    told = Choice("refit", ALL_ROWS, "some more steps; the scores of validation data are those of the model before")
-    return replace(fit, model=more.model, validated=model, choices=(*fit.choices, told))
+        return replace(fit, choices=(*fit.choices, KEPT_BEFORE), **spent)
+    return replace(fit, model=more.model, validated=model, choices=(*fit.choices, TRAINED_ON_ALL), **spent)
 
 
 def gains_by_more_rows(fit: Fit) -> bool:
@@ -72,7 +81,7 @@ def gains_by_more_rows(fit: Fit) -> bool:
     windowed = fit.options.training.window is not None and fit.horizon is None
     regular = isinstance(penalty, Penalty) and isinstance(penalty.ridge, int | float) and penalty.ridge > 0
     certain = fit.is_linear or model.constants() or model.local or fit.options.members.vary == "laplace"
-    return windowed and regular and not certain
+    return windowed and regular and not certain and fit.share_after_best <= MAX_SHARE_AFTER_BEST
 
 
 def options_on_all(options: Options) -> Options:

@@ -90,6 +90,7 @@ class Fit:
     - `optimum`: the fitted model, where `model` is an ensemble drawn around it.
     - `validated`: the model that validation data have chosen, where `model` was fitted to them afterwards; their scores
       are those of this one.
+    - `share_after_best`: the share of the last stage's steps that were taken after the iterate that was kept.
     """
 
     model: NeuralODE | Ensemble
@@ -117,6 +118,7 @@ class Fit:
     log_evidence: float | None = None
     optimum: NeuralODE | None = None
     validated: NeuralODE | None = None
+    share_after_best: float = 1.0
 
     def predict(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Float[np.ndarray, "... state"]:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""

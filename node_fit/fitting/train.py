@@ -18,7 +18,15 @@ from ..training.task import Member, kind_of
 from .optimum import bring_to_optimum
 from .problem import FitProblem
 from .result import Fit
-from .selection import Restarts, keeps_beginning, merge_outcomes, restarts_of, select_iterate, select_member
+from .selection import (
+    Restarts,
+    keeps_beginning,
+    merge_outcomes,
+    restarts_of,
+    select_iterate,
+    select_member,
+    share_after_best,
+)
 
 TRAIN_LOG = logging.getLogger(__name__)
 
@@ -110,6 +118,7 @@ class Ledger:
             linear=problem.options.place.one(problem.model) if problem.begins_linear else None,
             step_excess=max(excess) if several and keep == "all" else excess[best],
             restarts=None if several else self.restarts(problem, loop, state, among),
+            share_after_best=share_after_best(loop, state, best),
         )
 
     def restarts(self, problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts | None:

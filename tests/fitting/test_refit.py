@@ -1,6 +1,7 @@
 """Validation data are given back to a model that they have chosen, and their scores stay those of the model before."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import equinox as eqx
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.signal import lfilter
 import node_fit as nf
 from node_fit.fitting import refit
 from node_fit.fitting.problem import build_problem, pooled_error
+from node_fit.fitting.selection import share_after_best
 from node_fit.fitting.train import train as solve
 from node_fit.training.callback import Callback
 
@@ -34,8 +36,8 @@ def lagging(rows, begin=0):
 @pytest.fixture(scope="module")
 def first():
     """Few steps of a network in windows, with a prior."""
-    training = nf.Training(window=25, stride=10, steps=20)
-    options = nf.Options(effort="quick", penalty=nf.Penalty(ridge=0.01), optimizer=nf.LevenbergMarquardt())
+    training = nf.Training(window=25, stride=10, steps=20, chunk_steps=5)
+    options = nf.Options(effort="quick", penalty=nf.Penalty(ridge=0.01), recipe="direct")
     return nf.fit(
         lagging(200),
         validation=lagging(100, 200),
@@ -90,6 +92,7 @@ def test_a_model_that_is_worse_on_all_rows_is_not_kept(first):
     spoilt = replace(first, model=replace(first.model, field=eqx.apply_updates(first.model.field, weights)))
     kept = refit.refit_to_all(first, lambda *_: spoilt, Callback())
     assert kept.model is first.model and kept.validated is None
+    assert kept.choices[-1] == refit.KEPT_BEFORE and kept.train_seconds == 2 * first.train_seconds
 
 
 def test_a_model_that_runs_away_is_not_kept(first, last, monkeypatch):
@@ -129,9 +132,36 @@ def test_a_fit_is_never_lost_to_a_later_one(first, caplog):
         lambda fit: replace(fit, status="interrupted"),
         lambda fit: replace(fit, linear=fit.model),
         lambda fit: replace(fit, options=replace(fit.options, ensemble=nf.Members(4, vary="laplace"))),
+        lambda fit: replace(fit, share_after_best=0.6),
     ],
-    ids=["no validation", "no prior", "whole trajectories", "chaos", "failed", "interrupted", "linear", "laplace"],
+    ids=[
+        "no validation",
+        "no prior",
+        "whole trajectories",
+        "chaos",
+        "failed",
+        "interrupted",
+        "linear",
+        "laplace",
+        "stopped early",
+    ],
 )
 def test_other_fits_are_as_they_were(first, change):
     told, fit = Told(), change(first)
     assert refit.refit_to_all(fit, go_on, told) is fit and not told.attempts
+
+
+def test_the_share_of_steps_after_the_best_iterate_is_read_off_the_state():
+    def share(step, stale, length=20):
+        loop = SimpleNamespace(programs=lambda stage: SimpleNamespace(length=length))
+        state = SimpleNamespace(stage=0, members=[SimpleNamespace(step=step, stale=stale)])
+        return share_after_best(loop, state, 0)
+
+    assert share(400, 0) == 0 and share(400, 10) == 0.5 and share(30, 2) == 1 and share(0, 0) == 1
+
+
+def test_a_fit_knows_how_long_ago_its_iterate_was_the_best(first):
+    losses = [each.validation_loss for each in first.history]
+    best = int(np.argmin(losses))
+    steps = first.history[-1].step
+    assert first.share_after_best == pytest.approx((steps - first.history[best].step) / steps)
