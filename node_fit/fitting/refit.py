@@ -79,8 +79,8 @@ def gains_by_more_rows(fit: Fit) -> bool:
         return False
     windowed = fit.options.training.window is not None and fit.horizon is None
     regular = isinstance(penalty, Penalty) and isinstance(penalty.ridge, int | float) and penalty.ridge > 0
-    certain = fit.is_linear or model.constants() or model.local or fit.options.members.vary == "laplace"
-    return windowed and regular and not certain and fit.share_after_best <= MAX_SHARE_AFTER_BEST
+    settled = fit.is_linear or model.constants() or model.local or fit.options.members.vary == "laplace"
+    return windowed and regular and not settled and fit.share_after_best <= MAX_SHARE_AFTER_BEST
 
 
 def options_on_all(options: Options) -> Options:
