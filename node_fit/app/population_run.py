@@ -146,7 +146,8 @@ def draw_checks(fit: PopulationFit, files: RunDirectory) -> None:
         suffix = "" if len(fit.data.states) == 1 else f"_{channel}"
         label = with_unit(channel, fit.data)
         values, typical, individual = (own[name].to_numpy() for name in ("observed", "population", "individual"))
-        plot_observed(values, typical, individual, files.plots / f"observed{suffix}.png", label=label)
+        exact = own["observed"].where(own["limit"] == "").to_numpy() if "limit" in own else values
+        plot_observed(exact, typical, individual, files.plots / f"observed{suffix}.png", label=label)
         check = fit.check_by_simulation(channel)
         bands = PredictiveBands(check.times, check.observed, check.lower, check.middle, check.upper)
         time_label = f"{fit.data.time} [{units[fit.data.time]}]" if fit.data.time in units else fit.data.time
@@ -189,7 +190,8 @@ def describe_effects(fit: PopulationFit) -> list[str]:
 def summarise_population(fit: PopulationFit, individual: np.ndarray, sentences: list[str]) -> Json:
     """The content of `summary.json`, with the words of other runs."""
     parameters = len(fit.optimum.x)
-    values = int(fit.problem.subjects.mask.sum())
+    seen = fit.problem.subjects.seen
+    values, exact = int(np.sum(seen.mask)), int(np.sum(seen.exact))
     sentence = f"objective {fit.objective:.3f} by {fit.method}, {values} measurements of {len(fit.eta)} subjects"
     intervals = {
         name: {"estimate": each.value, "lower": jsonable(each.lower), "upper": jsonable(each.upper)}
@@ -206,10 +208,10 @@ def summarise_population(fit: PopulationFit, individual: np.ndarray, sentences: 
         "constants": fit.constants,
         "confidence": {"method": "fisher", "level": INTERVAL_LEVEL, "constants": intervals},
         "likelihood": {
-            "nll": fit.objective / 2 + values * np.log(2 * np.pi) / 2,
+            "nll": fit.objective / 2 + exact * np.log(2 * np.pi) / 2,
             "noise": "the population's",
-            "aic": fit.objective + values * np.log(2 * np.pi) + 2 * parameters,
-            "bic": fit.objective + values * np.log(2 * np.pi) + parameters * np.log(values),
+            "aic": fit.objective + exact * np.log(2 * np.pi) + 2 * parameters,
+            "bic": fit.objective + exact * np.log(2 * np.pi) + parameters * np.log(values),
         },
         "parameters": parameters,
         "metrics": {TRAIN: score_predictions(fit.data, individual).as_dict()},

@@ -10,6 +10,7 @@ import numpy as np
 from .dataset import Dataset
 from .table_source import Table, with_events
 from .tables.reading import find_files
+from .tables.table import split_sign
 
 if TYPE_CHECKING:
     import pandas
@@ -50,11 +51,12 @@ def is_dosing_table(names: Sequence[str]) -> bool:
 class NONMEM(Table):
     """Subjects, doses and measurements in one table, with NONMEM's columns.
 
-    These are ID, TIME, DV, AMT, EVID, CMT, MDV, DVID, RATE, DUR, II, ADDL and SS.
+    These are ID, TIME, DV, AMT, EVID, CMT, MDV, DVID, RATE, DUR, II, ADDL, SS and CENS.
 
     A dose at CMT n goes into the n-th state of the equations, and DV at CMT n measures that state; DVID names what DV
     measures, or counts `states`. A dose with RATE or DUR is an infusion: the input `infusion_STATE` is its rate, which
-    the equation of that state has to add. A row of a dose is no measurement.
+    the equation of that state has to add. A row of a dose is no measurement. CENS 1 says that the value lies below DV,
+    and -1 above it.
 
     **Arguments:** `compartments`: the states of the equations in their order; the others as of `Table`.
 
@@ -81,6 +83,7 @@ class NONMEM(Table):
             trajectory=self.trajectory,
             units=self.units,
             origin=str(path),
+            censored=bool((rows["side"] != 0).any()),
         )
         events = [row for row in doses.jumps if row["trajectory"] in data.trajectories]
         return self.scaling.marked(with_events(data, events) if events else data)
@@ -116,15 +119,38 @@ class NONMEM(Table):
         frame = frame.rename(columns={name: word for word, name in words.items()})
         frame["where"] = [f"{path}, line {number + 2}" for number in range(len(frame))]
         frame["subject"] = [plain(name) for name in frame["ID"]]
+        frame["side"] = self.read_sides(frame)
         for name in ("TIME", "DV", "AMT", "EVID", "MDV", "RATE", "DUR", "II", "ADDL", "SS"):
             if name in frame:
                 frame[name] = read_column(frame, name)
         if frame["TIME"].isna().any():
             raise ValueError(f"{frame['where'][frame['TIME'].isna()].iloc[0]} has no TIME; give one to each row.")
-        if (frame.get("CENS", pd.Series(dtype=str)).str.strip().replace("", "0").astype(float) != 0).any():
-            raise ValueError(f"{path} has censored values (CENS); leave these rows out, or leave the column out.")
         frame["is_dose"] = are_doses(frame)
         return frame
+
+    def read_sides(self, frame: "pandas.DataFrame") -> list[int]:
+        """On which side of DV the value of each row lies, -1 below, 1 above, else 0: by CENS, or by signs of DV such as
+        `<0.5`, which are taken away where `censored` allows them.
+
+        **Raises:** `ValueError` that names the row.
+        """
+        marks = {"0": 0, "": 0, ".": 0, "1": -1, "-1": 1}
+        sides: list[int] = []
+        values: list[str] = []
+        for _, row in frame.iterrows():
+            mark, where = str(row.get("CENS", "0")).strip().removesuffix(".0"), row["where"]
+            if mark not in marks:
+                raise ValueError(f"{where} has CENS {mark!r}; it is 1 (below DV), -1 (above DV) or 0 (DV itself).")
+            if marks[mark] and plain(str(row.get("LIMIT", ""))) not in ("", ".", "NA", "NaN"):
+                raise ValueError(
+                    f"{where} has LIMIT, the other end of an interval, which is not supported; leave the column out, "
+                    "so that the value lies anywhere beyond DV."
+                )
+            sign, number = split_sign(str(row["DV"])) if self.censored else ("", str(row["DV"]))
+            sides.append({"<": -1, "≤": -1, ">": 1, "≥": 1}[sign[0]] if sign else marks[mark])
+            values.append(number)
+        frame["DV"] = values
+        return sides
 
     def state_at(self, cell: object, where: str) -> str:
         """The state of a compartment's number or name."""
@@ -200,7 +226,7 @@ class NONMEM(Table):
             while (subject, at, state) in dosed or state in cell:
                 at += LATER * duration
                 cell = table.setdefault((subject, at), {column: given[column] for column in extra})
-            cell[state] = row["DV"]
+            cell[state] = row["DV"] if row["side"] == 0 else f"{'<' if row['side'] < 0 else '>'}{row['DV']!r}"
         last = rows.groupby("subject")["TIME"].max()
         moments = [(subject, at) for (subject, _), rates in doses.rates.items() for rate in rates for at in rate[:2]]
         moments += [(str(event["trajectory"]), float(str(event["time"]))) for event in doses.jumps]
@@ -261,7 +287,9 @@ def read_column(frame: "pandas.DataFrame", name: str) -> list[float]:
         try:
             found.append(float("nan") if text.strip() in ("", ".", "NA", "NaN") else float(text))
         except ValueError:
-            raise ValueError(f"{where}, column {name}: {text!r} is not a number; correct it, or write a dot.") from None
+            is_limit = name == "DV" and split_sign(text)[0]
+            fix = "set data.censored=true if it is a limit of detection" if is_limit else "correct it, or write a dot"
+            raise ValueError(f"{where}, column {name}: {text!r} is not a number; {fix}.") from None
     return found
 
 
@@ -301,12 +329,19 @@ def dose_times(row: "pandas.Series", time: float, where: str) -> list[float]:
     return times
 
 
+def structure_of(path: Path, compartments: Sequence[str]) -> NONMEM:
+    """A table of which the kinds of rows are asked, not the values."""
+    return NONMEM(
+        path=str(path), time="TIME", states=("DV",), trajectory="ID", censored=True, compartments=compartments
+    )
+
+
 def guess_measured(path: Path, compartments: Sequence[str]) -> list[str]:
     """The states that a table measures, in the order of the equations; by DVID, by CMT, or the one named DV.
 
     Without these columns, it is the last state.
     """
-    source = NONMEM(path=str(path), time="TIME", states=("DV",), trajectory="ID", compartments=compartments)
+    source = structure_of(path, compartments)
     rows = source.read_rows(path)
     rows = rows[~rows["is_dose"] & rows["DV"].notna()]
     if "MDV" in rows:
@@ -322,5 +357,5 @@ def guess_measured(path: Path, compartments: Sequence[str]) -> list[str]:
 
 def infused_states(path: Path, compartments: Sequence[str]) -> list[str]:
     """The states that a table has infusions into."""
-    source = NONMEM(path=str(path), time="TIME", states=("DV",), trajectory="ID", compartments=compartments)
+    source = structure_of(path, compartments)
     return list(dict.fromkeys(state for _, state in source.read_doses(source.read_rows(path)).rates))

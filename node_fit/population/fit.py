@@ -318,7 +318,10 @@ class PopulationFit:
 
     @cached_property
     def predictions(self) -> "pandas.DataFrame":
-        """Each measurement with the prediction of its subject, of a typical subject, and its weighted residual."""
+        """Each measurement with the prediction of its subject, of a typical subject, and its weighted residual.
+
+        Where some are limits, `limit` says on which side of `observed` the value lies; these have no residual.
+        """
         import pandas as pd
 
         problem, subjects = self.problem, self.problem.subjects
@@ -330,17 +333,19 @@ class PopulationFit:
             deviation = np.sqrt(np.asarray(noise.variance(h, jnp.asarray(self.optimum.x[self.structure.ends[1] :]))))
             residual = (np.asarray(noise.transform(jnp.asarray(subjects.y))) - np.asarray(h)) / deviation
         subject, row, channel = np.nonzero(subjects.mask)
-        return pd.DataFrame(
-            {
-                "subject": np.array(subjects.names, object)[subject],
-                self.data.time: self.data.ts[subject, row],
-                "channel": np.array(self.data.states, object)[channel],
-                "observed": subjects.y[subject, row, channel],
-                "individual": own[subject, row, channel],
-                "population": typical[subject, row, channel],
-                "weighted_residual": residual[subject, row, channel],
-            }
-        )
+        table: dict[str, object] = {
+            "subject": np.array(subjects.names, object)[subject],
+            self.data.time: self.data.ts[subject, row],
+            "channel": np.array(self.data.states, object)[channel],
+            "observed": subjects.y[subject, row, channel],
+            "individual": own[subject, row, channel],
+            "population": typical[subject, row, channel],
+            "weighted_residual": np.where(subjects.seen.exact, residual, np.nan)[subject, row, channel],
+        }
+        if subjects.seen.sides is not None:
+            sides = np.asarray(subjects.seen.sides)[subject, row, channel]
+            table["limit"] = np.array(["", "above", "below"], object)[sides]
+        return pd.DataFrame(table)
 
     @cached_property
     def known(self) -> KnownPopulation:
@@ -431,9 +436,11 @@ class PopulationFit:
     def lines(self) -> list[str]:
         """The estimates as lines of text."""
         subjects = self.problem.subjects
+        limits = int(np.sum(subjects.seen.mask) - np.sum(subjects.seen.exact))
         lines = [
-            f"PopulationFit of {subjects.count} subjects, {int(subjects.mask.sum())} measurements by {self.method}: "
-            f"{self.status}, objective {self.objective:.3f}",
+            f"PopulationFit of {subjects.count} subjects, {int(subjects.mask.sum())} measurements"
+            f"{f' ({limits} beyond a limit)' if limits else ''} by {self.method}: {self.status}, "
+            f"objective {self.objective:.3f}",
             f"{'':>22}  {'estimate':>10}  {'error':>9}  {'95 % interval':>22}  {'variance':>9}  {'error':>9}"
             "  shrinkage",
         ]
@@ -613,6 +620,11 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
     with scope("x64"):
         model = make_model(train, **replace(plan, prediction_solver=with_tolerance(solver, tolerance)).parts)
     model.check_channels(train)
+    if train.censored is not None and population.method == "fo":
+        raise ValueError(
+            "method fo takes measurements as normal, and values beyond a limit are not; use method focei, or leave "
+            "these rows out."
+        )
     coordinates = coordinates_of(model, random)
     effects = [c.name for c in coordinates if c.kind is not None]
     noise = ResidualNoise.of(population.noise, train.states)

@@ -21,6 +21,7 @@ from ..minimize.host import Damping
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
 from .effects import Coordinate, Covariances
+from .measurements import Measurements, measurement_misfit, weights
 from .noise import ResidualNoise
 from .subjects import Expansion, Subjects, compile_program, expand_predictions
 
@@ -121,16 +122,15 @@ class Population:
         """Effects of zero."""
         return np.zeros((self.subjects.count, self.structure.covariances.effects))
 
-    def given(self, x: np.ndarray, z: np.ndarray) -> tuple[Array, Array, Array, Array]:
-        """Parameters, effects, measurements and where there are some, as compiled programs take them."""
-        subjects = self.subjects
-        return jnp.asarray(x), jnp.asarray(z), jnp.asarray(subjects.y), jnp.asarray(subjects.mask)
+    def given(self, x: np.ndarray, z: np.ndarray) -> tuple[Array, Array, Measurements]:
+        """Parameters, effects and measurements, as compiled programs take them."""
+        return jnp.asarray(x), jnp.asarray(z), self.subjects.seen.arrays
 
     @property
     def added(self) -> float:
         """What log-normal noise adds to the objective."""
         subjects = self.subjects
-        return float(np.where(subjects.mask, self.structure.noise.jacobian(subjects.y), 0.0).sum())
+        return float(np.where(subjects.seen.exact, self.structure.noise.jacobian(subjects.y), 0.0).sum())
 
     def find_modes(
         self,
@@ -257,29 +257,6 @@ def log_determinant(matrix: Float[Array, "effect effect"]) -> Float[Array, ""]:
     return jnp.linalg.slogdet(matrix)[1]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
-def measurement_misfit(
-    noise: ResidualNoise, parts: Parameters, h: Array, y: Array, mask: Array, variance: Array | None = None
-) -> Float[Array, ""]:
-    """Minus twice the log density of a subject's measurements, transformed as `h`, without constants.
-
-    **Arguments:** `variance`: of the measurements; by default that at `h`.
-    """
-    variance = noise.variance(h, parts.noise) if variance is None else variance
-    variance = jnp.where(mask, variance, 1)
-    return jnp.where(mask, (noise.transform(y) - h) ** 2 / variance + jnp.log(variance), 0).sum()
-
-
-def weights(
-    noise: ResidualNoise, parts: Parameters, h: Array, mask: Array, variance: Array | None = None
-) -> Float[Array, "row channel"]:
-    """Twice the expected curvature of half the misfit by each prediction; of a given `variance`, of the mean alone."""
-    if variance is not None:
-        return jnp.where(mask, 1 / jnp.where(mask, variance, 1), 0)
-    own, slope = jax.jvp(lambda h: noise.variance(h, parts.noise), (h,), (jnp.ones_like(h),))
-    own = jnp.where(mask, own, 1)
-    return jnp.where(mask, 1 / own + 0.5 * (slope / own) ** 2, 0)
-
-
 def curvature_of(slopes: Float[Array, "row channel effect"], weight: Float[Array, "row channel"]) -> Array:
     """The expected curvature of half the joint misfit by standard normal effects."""
     return jnp.eye(slopes.shape[-1], dtype=slopes.dtype) + contract("rci,rc,rcj->ij", slopes, weight, slopes)
@@ -294,8 +271,7 @@ def search_modes(
     batch: Batch,
     x: Array,
     begin: Array,
-    y: Array,
-    mask: Array,
+    seen: Measurements,
 ) -> tuple[Float[Array, "subject effect"], Expansion]:
     """Damped Newton steps of all subjects at once; returns the modes, and the predictions there with two derivatives.
 
@@ -303,7 +279,7 @@ def search_modes(
     """
     parts, noise, coordinates = structure.parts(x), structure.noise, structure.coordinates
 
-    def search(begin: Array, subject: Batch, y: Array, mask: Array) -> tuple[Array, Expansion]:
+    def search(begin: Array, subject: Batch, seen: Measurements) -> tuple[Array, Expansion]:
         alone: Batch = jax.tree.map(lambda x: x[None], subject)
 
         def expand(z: Array, order: int = 2) -> Expansion:
@@ -317,15 +293,17 @@ def search_modes(
             transformed = predict_near(noise, parts, expansion, parts.phi(z))
 
             def joint(z: Array) -> Array:
-                return half_misfit(noise, parts, transformed, z, y, mask, fixed)
+                return half_misfit(noise, parts, transformed, z, seen, fixed)
 
             gradient, exact = jax.grad(joint)(z), jax.hessian(joint)(z)
-            expected = curvature_of(jax.jacfwd(transformed)(z), weights(noise, parts, transformed(z), mask, fixed))
+            expected = curvature_of(
+                jax.jacfwd(transformed)(z), weights(noise, parts.noise, transformed(z), seen, fixed)
+            )
             is_positive = jnp.isfinite(lower_root(exact)).all()
             return joint(z), (gradient, jnp.where(is_positive, exact, expected), expansion)
 
         # Logarithms of variances may be negative, and the search compares shares of a positive value.
-        room = ROOM * (1 + mask.sum())
+        room = ROOM * (1 + seen.mask.sum())
 
         def propose(now: DampedSearch) -> tuple[Array, Array]:
             gradient, curvature, _ = now.at
@@ -340,7 +318,7 @@ def search_modes(
         end = search_damped(look_above, propose, begin, damping=MODE_DAMPING, evaluations=MODE_EVALUATIONS)
         return end.best, cast(Expansion, end.at[2])
 
-    return jax.vmap(search)(begin, batch, y, mask)
+    return jax.vmap(search)(begin, batch, seen)
 
 
 def predict_near(
@@ -356,12 +334,11 @@ def half_misfit(
     parts: Parameters,
     transformed: Callable[[Array], Array],
     z: Array,
-    y: Array,
-    mask: Array,
+    seen: Measurements,
     variance: Array | None,
 ) -> Float[Array, ""]:
     """Half the misfit of measurements and effects."""
-    return 0.5 * (measurement_misfit(noise, parts, transformed(z), y, mask, variance) + z @ z)
+    return 0.5 * (measurement_misfit(noise, parts.noise, transformed(z), seen, variance) + z @ z)
 
 
 def extrapolate(expansion: Expansion, delta: Float[Array, " coordinate"]) -> Float[Array, "row channel"]:
@@ -384,16 +361,15 @@ def parts_and_gradients(
     typical: Expansion,
     x: Array,
     z: Array,
-    y: Array,
-    mask: Array,
+    seen: Measurements,
 ) -> tuple[Float[Array, " subject"], Float[Array, "subject parameter"]]:
     """Each subject's part of the objective with its gradient, from the expansions of its predictions at the effects
     `z` and at none."""
 
-    def one(expansion: Expansion, typical: Expansion, z: Array, y: Array, mask: Array) -> tuple[Array, Array]:
-        return jax.value_and_grad(lambda x: of_subject(structure, method, x, expansion, typical, z, y, mask))(x)
+    def one(expansion: Expansion, typical: Expansion, z: Array, seen: Measurements) -> tuple[Array, Array]:
+        return jax.value_and_grad(lambda x: of_subject(structure, method, x, expansion, typical, z, seen))(x)
 
-    return jax.vmap(one)(expansion, typical, z, y, mask)
+    return jax.vmap(one)(expansion, typical, z, seen)
 
 
 def of_subject(
@@ -403,23 +379,22 @@ def of_subject(
     expansion: Expansion,
     typical: Expansion,
     z: Array,
-    y: Array,
-    mask: Array,
+    seen: Measurements,
 ) -> Float[Array, ""]:
     """A subject's part of the objective."""
     noise, parts = structure.noise, structure.parts(x)
     transformed = predict_near(noise, parts, expansion, jax.lax.stop_gradient(parts.phi(z)))
     if method == "pooled":
-        return measurement_misfit(noise, parts, transformed(z), y, mask)
+        return measurement_misfit(noise, parts.noise, transformed(z), seen)
     fixed = None
     if method in ("foce", "fo"):
         middle = extrapolate(typical, parts.theta - jax.lax.stop_gradient(parts.theta))
         fixed = noise.variance(noise.transform(middle), parts.noise)
     if method == "fo":
-        return integrate_effects(noise, parts, transformed, z, y, mask, fixed)
+        return integrate_effects(noise, parts, transformed, z, seen, fixed)
 
     def joint(z: Array) -> Float[Array, ""]:
-        return half_misfit(noise, parts, transformed, z, y, mask, fixed)
+        return half_misfit(noise, parts, transformed, z, seen, fixed)
 
     # A Newton step at the mode stays there, and has the derivative of the mode by the parameters.
     curvature = jax.lax.stop_gradient(jax.hessian(joint)(z))
@@ -427,7 +402,7 @@ def of_subject(
     if method == "laplace":
         around = jax.hessian(joint)(z)
     else:
-        weight = weights(noise, parts, transformed(z), mask, fixed)
+        weight = weights(noise, parts.noise, transformed(z), seen, fixed)
         around = curvature_of(jax.jacfwd(transformed)(z), weight)
     return 2 * joint(z) + log_determinant(around)
 
@@ -437,42 +412,39 @@ def integrate_effects(
     parts: Parameters,
     transformed: Callable[[Array], Array],
     z: Array,
-    y: Array,
-    mask: Array,
+    seen: Measurements,
     variance: Array | None,
 ) -> Float[Array, ""]:
     """The misfit of measurements that are linear in the effects, and therefore normal, with effects integrated out."""
     h, slopes = transformed(z), jax.jacfwd(transformed)(z)
-    weight = weights(noise, parts, h, mask, variance)
-    pull = contract("rc,rc,rce->e", jnp.where(mask, noise.transform(y) - h, 0), weight, slopes)
+    weight = weights(noise, parts.noise, h, seen, variance)
+    pull = contract("rc,rc,rce->e", jnp.where(seen.mask, noise.transform(seen.y) - h, 0), weight, slopes)
     curvature = curvature_of(slopes, weight)
     gain = pull @ jnp.linalg.solve(curvature, pull)
-    return measurement_misfit(noise, parts, h, y, mask, variance) - gain + log_determinant(curvature)
+    return measurement_misfit(noise, parts.noise, h, seen, variance) - gain + log_determinant(curvature)
 
 
 @compile_program
 def curvatures(
-    structure: Structure, expansion: Expansion, x: Array, z: Array, y: Array, mask: Array
+    structure: Structure, expansion: Expansion, x: Array, z: Array, seen: Measurements
 ) -> Float[Array, "subject effect effect"]:
     """The expected curvature of half the joint misfit of each subject at the effects `z`."""
     noise, parts = structure.noise, structure.parts(x)
 
-    def one(expansion: Expansion, mask: Array) -> Array:
+    def one(expansion: Expansion, seen: Measurements) -> Array:
         h, factor = jax.jvp(noise.transform, (expansion.f,), (jnp.ones_like(expansion.f),))
         assert expansion.first is not None
         slopes = contract("rcp,pe->rce", factor[..., None] * expansion.first, parts.factor)
-        return curvature_of(slopes, weights(noise, parts, h, mask))
+        return curvature_of(slopes, weights(noise, parts.noise, h, seen))
 
-    return jax.vmap(one)(expansion, mask)
+    return jax.vmap(one)(expansion, seen)
 
 
 @compile_program
-def joint_densities(
-    structure: Structure, f: Array, x: Array, z: Array, y: Array, mask: Array
-) -> Float[Array, " subject"]:
+def joint_densities(structure: Structure, f: Array, x: Array, z: Array, seen: Measurements) -> Float[Array, " subject"]:
     noise, parts = structure.noise, structure.parts(x)
 
-    def one(f: Array, z: Array, y: Array, mask: Array) -> Array:
-        return measurement_misfit(noise, parts, noise.transform(f), y, mask) + z @ z
+    def one(f: Array, z: Array, seen: Measurements) -> Array:
+        return measurement_misfit(noise, parts.noise, noise.transform(f), seen) + z @ z
 
-    return jax.vmap(one)(f, z, y, mask)
+    return jax.vmap(one)(f, z, seen)

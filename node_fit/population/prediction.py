@@ -12,6 +12,7 @@ from ..data.table_source import with_times
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
 from .likelihood import Population, Structure
+from .measurements import Measurements
 from .search import Optimum
 from .subjects import Subjects
 
@@ -204,6 +205,9 @@ def check_by_simulation(
 ) -> PredictiveCheck:
     """A visual predictive check: the study is simulated many times with new subjects (Holford, PAGE 14, 2005).
 
+    Where some measurements are limits, values beyond the innermost one count as that, measured and simulated ones
+    alike, so that quantiles compare.
+
     **Arguments:**
 
     - `optimum`, `data`: the population, and the measurements that it was fitted to.
@@ -212,7 +216,8 @@ def check_by_simulation(
     problem = optimum.population
     index = 0 if channel is None else data.states.index(channel)
     mask = problem.subjects.mask[..., index]
-    times, observed = data.ts[mask], problem.subjects.y[..., index][mask]
+    inside = innermost_limits(problem.subjects.seen, index)
+    times, observed = data.ts[mask], np.clip(problem.subjects.y[..., index][mask], *inside)
     bins = bin_times(times)
     rng = np.random.default_rng(seed)
 
@@ -222,10 +227,20 @@ def check_by_simulation(
     drawn: list[np.ndarray] = []
     for _ in range(studies):
         z = rng.standard_normal(problem.still.shape)
-        drawn.append(quantiles(simulate_measurements(problem, optimum.x, z, rng)[..., index][mask]))
+        simulated = simulate_measurements(problem, optimum.x, z, rng)[..., index][mask]
+        drawn.append(quantiles(np.clip(simulated, *inside)))
     lower, middle, upper = np.nanquantile(np.stack(drawn), QUANTILES, axis=0)
     middles = np.array([np.median(times[chosen]) for chosen in bins])
     return PredictiveCheck(middles, quantiles(observed), lower, middle, upper, np.array([c.sum() for c in bins]))
+
+
+def innermost_limits(seen: Measurements, channel: int) -> tuple[float, float]:
+    """The largest limit that a value of a channel lies below, and the least that one lies above; infinite if there is
+    none."""
+    if seen.sides is None:
+        return -np.inf, np.inf
+    y, sides = np.asarray(seen.y)[..., channel], np.where(seen.mask, seen.sides, 0)[..., channel]
+    return float(y[sides < 0].max(initial=-np.inf)), float(y[sides > 0].min(initial=np.inf))
 
 
 def bin_times(times: Float[np.ndarray, " value"]) -> list[Bool[np.ndarray, " value"]]:

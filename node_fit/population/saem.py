@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from ..data.batch import Batch
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
-from .likelihood import Parameters, Population, Structure, contract, lower_root, measurement_misfit, weights
+from .likelihood import Population, Structure, contract, lower_root
+from .measurements import Measurements, measurement_misfit, weights
 from .search import Optimum, begin_without_effects
 from .subjects import Subjects, compile_program, expand_predictions
 
@@ -82,13 +83,11 @@ class MeasuredSubjects(NamedTuple):
     steps: Int[Array, " interval"]
     model: NeuralODE
     batch: Batch
-    y: Float[Array, "subject row channel"]
-    mask: Bool[Array, "subject row channel"]
+    seen: Measurements
 
     @staticmethod
     def of(subjects: Subjects) -> "MeasuredSubjects":
-        steps, ys, mask = (jnp.asarray(each) for each in (subjects.counts, subjects.y, subjects.mask))
-        return MeasuredSubjects(steps, subjects.model, subjects.batch, ys, mask)
+        return MeasuredSubjects(jnp.asarray(subjects.counts), subjects.model, subjects.batch, subjects.seen.arrays)
 
 
 def predict_chains(
@@ -111,12 +110,11 @@ def misfit_of_chains(
     structure: Structure, measured: MeasuredSubjects, noise: Array, f: Float[Array, "chain subject row channel"]
 ) -> Float[Array, "chain subject"]:
     """Minus twice the log density of each subject's measurements; infinite where the model can't be solved."""
-    parts = Parameters(noise, noise, noise)  # The misfit takes the noise alone.
 
-    def one(f: Array, y: Array, mask: Array) -> Array:
-        return measurement_misfit(structure.noise, parts, structure.noise.transform(f), y, mask)
+    def one(f: Array, seen: Measurements) -> Array:
+        return measurement_misfit(structure.noise, noise, structure.noise.transform(f), seen)
 
-    found = jax.vmap(lambda f: jax.vmap(one)(f, measured.y, measured.mask))(f)
+    found = jax.vmap(lambda f: jax.vmap(one)(f, measured.seen))(f)
     return jnp.where(jnp.isnan(found), jnp.inf, found)
 
 
@@ -156,7 +154,7 @@ def draw_effects(
         jnp.arange(count + 1) == 0,
         jnp.stack(keys),
     )
-    begin = (z, jnp.full(z.shape[:2], jnp.inf, z.dtype), jnp.zeros((len(z), *measured.y.shape), z.dtype))
+    begin = (z, jnp.full(z.shape[:2], jnp.inf, z.dtype), jnp.zeros((len(z), *measured.seen.y.shape), z.dtype))
     (z, _, f), taken = jax.lax.scan(move, begin, at)
     steps = ~moves.from_population
     rates = taken[1:][steps]
@@ -200,15 +198,14 @@ def step_of_noise(
     structure: Structure, measured: MeasuredSubjects, noise: Array, f: Array, gain: Array
 ) -> Float[Array, " noise"]:
     """A step of Fisher's scoring: the expected information is that of the logarithms of the variances."""
-    kinds, mask, y = structure.noise, measured.mask[None], measured.y[None]
+    kinds, seen = structure.noise, measured.seen
+    exact = seen.exact[None]
 
     def log_variances(noise: Array) -> Array:
-        return jnp.where(mask, jnp.log(jnp.where(mask, kinds.variance(kinds.transform(f), noise), 1)), 0)
+        return jnp.where(exact, jnp.log(jnp.where(exact, kinds.variance(kinds.transform(f), noise), 1)), 0)
 
     slopes = jax.jacfwd(log_variances)(noise)
-    squares = (kinds.transform(y) - kinds.transform(f)) ** 2
-    excess = jnp.where(mask, squares * jnp.exp(-log_variances(noise)) - 1, 0)
-    slope = contract("csrk,csrkn->n", excess, slopes)
+    slope = -jax.grad(lambda noise: misfit_of_chains(structure, measured, noise, f).sum())(noise)
     information = contract("csrkm,csrkn->mn", slopes, slopes)
     return limited_step(information, slope, gain)
 
@@ -220,9 +217,9 @@ def step_of_shared(
     noise, shared = structure.noise, np.array([c.kind is None for c in structure.coordinates])
     f, slopes = predict_chains(structure, measured, chains.theta, chains.phi, 1)
     h, factor = jax.jvp(noise.transform, (f,), (jnp.ones_like(f),))
-    parts = Parameters(chains.noise, chains.noise, chains.noise)
-    by_h = jax.grad(lambda h: -0.5 * measurement_misfit(noise, parts, h, measured.y[None], measured.mask[None]))(h)
-    weight = weights(noise, parts, h, jnp.broadcast_to(measured.mask, h.shape))
+    seen = jax.tree.map(lambda part: jnp.broadcast_to(part, h.shape), measured.seen)
+    by_h = jax.grad(lambda h: -0.5 * measurement_misfit(noise, chains.noise, h, seen))(h)
+    weight = weights(noise, chains.noise, h, seen)
     slopes = (factor[..., None] * slopes)[..., shared]
     slope = contract("csrk,csrkp->p", by_h, slopes)
     curvature = contract("csrkp,csrk,csrkq->pq", slopes, weight, slopes)

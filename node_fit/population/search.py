@@ -143,12 +143,11 @@ def first_parameters(
 ) -> Float[np.ndarray, " parameter"]:
     """All parameters, with noise of the size of the residuals that constants leave."""
     subjects, noise = population.subjects, population.structure.noise
-    predicted = predict_alike(population, theta)
+    off = subjects.seen.residuals(predict_alike(population, theta))
     pairs = [
-        (subjects.y[..., at][mask], predicted[..., at][mask])
-        for at, mask in enumerate(np.moveaxis(subjects.mask, 2, 0))
+        (subjects.y[..., at][mask], off[..., at][mask]) for at, mask in enumerate(np.moveaxis(subjects.mask, 2, 0))
     ]
-    residuals = [float(np.sqrt(np.mean((y - f) ** 2))) for y, f in pairs]
+    residuals = [float(np.sqrt(np.mean(off**2))) for _, off in pairs]
     sizes = [float(np.sqrt(np.mean(y**2))) or 1.0 for y, _ in pairs]
     return np.concatenate([theta, spread, noise.first(residuals, sizes)])
 
@@ -162,7 +161,7 @@ def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
     for at in (theta, *draw_evenly(theta - width, theta + width, SCREENED_POINTS, 0)):
         f = predict_alike(population, at)
         with np.errstate(all="ignore"):
-            misfit = float((subjects.mask * np.log1p(((subjects.y - f) / scale) ** 2)).sum())
+            misfit = float((subjects.mask * np.log1p((subjects.seen.residuals(f) / scale) ** 2)).sum())
         if misfit < least:
             best, least = at, misfit
     return best

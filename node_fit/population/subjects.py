@@ -26,6 +26,7 @@ from ..solver.held_steps import settle_each_interval
 from ..solver.methods import EXPLICIT
 from ..solver.problem import between_rows
 from .effects import Coordinate
+from .measurements import Measurements
 
 Program = TypeVar("Program", bound=Callable[..., object])
 
@@ -56,8 +57,7 @@ class Subjects:
     - `model`: its constants are those of a typical subject.
     - `coordinates`: the fitted constants.
     - `batch`: the measurements, in scaled units, with rows where nothing was measured between rows far apart.
-    - `y`, `mask`: measurements in the user's units, 0 where there is none, and where there is one, of the shape
-      `(subject, row, channel)`.
+    - `seen`: the measurements in the user's units, of the shape `(subject, row, channel)`.
     - `names`: the names of the subjects. `kept`: rows of the batch that are rows of the data, `(subject, row)`.
     - `steps`: solver steps between two rows, a number for all intervals or one for each.
     """
@@ -65,8 +65,7 @@ class Subjects:
     model: NeuralODE
     coordinates: tuple[Coordinate, ...]
     batch: Batch
-    y: Float[np.ndarray, "subject row channel"]
-    mask: Bool[np.ndarray, "subject row channel"]
+    seen: Measurements
     names: tuple[str, ...]
     steps: int | Int[np.ndarray, " interval"] = 1
 
@@ -88,7 +87,17 @@ class Subjects:
         known = np.isfinite(data.ys) & data.mask
         with scope_of(model):
             batch = jax.tree.map(jnp.asarray, model.batch(data))
-        return Subjects(model, tuple(coordinates), batch, np.where(known, data.ys, 0.0), known, data.trajectories)
+        seen = Measurements(np.where(known, data.ys, 0.0), known, data.censored)
+        return Subjects(model, tuple(coordinates), batch, seen, data.trajectories)
+
+    @property
+    def y(self) -> Float[np.ndarray, "subject row channel"]:
+        return np.asarray(self.seen.y)
+
+    @property
+    def mask(self) -> Bool[np.ndarray, "subject row channel"]:
+        """Where a value or a limit was measured."""
+        return np.asarray(self.seen.mask)
 
     @property
     def count(self) -> int:

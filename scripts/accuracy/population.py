@@ -1,10 +1,11 @@
 """Measures fits of populations against published objectives and estimates, and the coverage of their intervals.
 
-    python scripts/accuracy/population.py --data DATASETS [--cases wang theophylline warfarin] [--studies 100]
+    python scripts/accuracy/population.py --data DATASETS [--cases wang theophylline] [--studies 100] [--censored 6]
 
 prints tables in Markdown. `DATASETS` has the folders `theophylline` (`theophylline.csv` in NONMEM's columns, and
 `wang2007.csv`: table 1 of Wang, J. Pharmacokinet. Pharmacodyn. 34, 2007) and `warfarin` (`warfarin.csv`, as nlmixr2data
-has it). `--studies` simulates studies like theophylline's, of 12 subjects and 11 rows each, and needs no data.
+has it). `--studies` simulates studies like theophylline's, of 12 subjects and 11 rows each, and needs no data;
+neither does `--censored`: such studies of 60 subjects, a fifth of whose rows lie below a limit.
 """
 
 import argparse
@@ -24,6 +25,8 @@ ABSORPTION = {"depot": "-ka*depot", "c": "ka*depot/v - cl/v*c"}
 TRUTH, VARIANCES, NOISE, DOSE = {"ka": 1.59, "cl": 2.75, "v": 31.8}, {"ka": 0.4, "cl": 0.07, "v": 0.02}, 0.7, 320.0
 TIMES = np.array([0, 0.25, 0.5, 1, 2, 3.5, 5, 7, 9, 12, 24.0])
 SUBJECTS = 12
+# Of studies with a limit.
+CENSORED_SUBJECTS, CENSORED_SHARE = 60, 0.2
 # Means of a nonparametric fit, of concentrations, and of their effect on the activity of prothrombin.
 WARFARIN = {"ktr": 1.47, "ka": 1.16, "v": 8.41, "cl": 0.142}
 WARFARIN_EFFECT = {"emax": 0.94, "ec50": 1.01, "kout": 0.066, "e0": 99.0}
@@ -127,15 +130,19 @@ def measure_warfarin(folder: Path, *, effect: bool) -> None:
     row("objective, seconds", fit.objective, fit.seconds, fit.status, "", "")
 
 
-def simulate_study(seed: int) -> nf.Dataset:
-    """A study like theophylline's, by the closed form of its equations."""
+def simulate_rows(seed: int, subjects: int = SUBJECTS) -> np.ndarray:
+    """Measurements of a study like theophylline's, by the closed form of its equations."""
     rng = np.random.default_rng(seed)
-    effects = {name: np.sqrt(variance) * rng.standard_normal(SUBJECTS) for name, variance in VARIANCES.items()}
+    effects = {name: np.sqrt(variance) * rng.standard_normal(subjects) for name, variance in VARIANCES.items()}
     ka, cl, v = (TRUTH[name] * np.exp(effects[name])[:, None] for name in TRUTH)
     ke = cl / v
     clean = DOSE * ka / (v * (ka - ke)) * (np.exp(-ke * TIMES) - np.exp(-ka * TIMES))
-    ys = clean + NOISE * rng.standard_normal(clean.shape)
-    data = nf.Dataset.from_arrays(TIMES, ys[..., None], states=["c"])
+    return clean + NOISE * rng.standard_normal(clean.shape)
+
+
+def make_study(ys: np.ndarray, censored: np.ndarray | None = None) -> nf.Dataset:
+    marks = None if censored is None else censored[..., None]
+    data = nf.Dataset.from_arrays(TIMES, ys[..., None], states=["c"], censored=marks)
     return nf.with_events(data, [{"time": 0.0, "state": "depot", "add": DOSE}])
 
 
@@ -145,7 +152,7 @@ def measure_studies(count: int) -> None:
     covered = dict.fromkeys(TRUTH, 0)
     variances: dict[str, list[float]] = {name: [] for name in TRUTH}
     for seed in range(count):
-        fit = nf.fit_population(simulate_study(seed), random=list(TRUTH), field=field)
+        fit = nf.fit_population(make_study(simulate_rows(seed)), random=list(TRUTH), field=field)
         for name, true in TRUTH.items():
             covered[name] += fit.fixed[name].lower <= true <= fit.fixed[name].upper
             variances[name].append(fit.variances[name].value)
@@ -156,11 +163,36 @@ def measure_studies(count: int) -> None:
         row(name, covered[name], mean, true, f"{100 * (mean / true - 1):+.0f}%")
 
 
+def measure_censored(count: int) -> None:
+    """The bias of constants where a fifth of the rows after the dose lies below a limit, by what is made of these."""
+    field = functools.partial(nf.Known, equations=ABSORPTION, constants=TRUTH)
+    offs: dict[str, list[list[float]]] = {}
+    for seed in range(count):
+        ys = simulate_rows(seed, CENSORED_SUBJECTS)
+        ys[:, 0] = np.nan  # Nothing is there before the dose.
+        limit = float(np.nanquantile(ys, CENSORED_SHARE))
+        low = ys < limit
+        for way, study in {
+            "all values known": make_study(ys),
+            "censored": make_study(np.where(low, limit, ys), np.where(low, -1, 0)),
+            "left out": make_study(np.where(low, np.nan, ys)),
+            "half the limit": make_study(np.where(low, limit / 2, ys)),
+        }.items():
+            fit = nf.fit_population(study, random=list(TRUTH), field=field)
+            offs.setdefault(way, []).append([np.log(fit.constants[name] / true) for name, true in TRUTH.items()])
+    row("rows below the limit", *(f"bias of {name}, %" for name in TRUTH), "standard error of that of cl, %")
+    row("---", *("---" for _ in TRUTH), "---")
+    for way, values in offs.items():
+        error = float(np.std(values, axis=0, ddof=1)[1]) / count**0.5 if count > 1 else float("nan")
+        row(way, *(f"{100 * off:+.1f}" for off in np.mean(values, axis=0)), f"{100 * error:.1f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of the data sets")
     parser.add_argument("--cases", nargs="*", default=["wang", "theophylline", "saem", "warfarin", "warfarin-effect"])
     parser.add_argument("--studies", type=int, default=0, help="number of simulated studies")
+    parser.add_argument("--censored", type=int, default=0, help="number of simulated studies with a limit")
     given = parser.parse_args()
     for case in given.cases if given.data else ():
         print(f"\n{case}\n")
@@ -174,6 +206,9 @@ def main() -> None:
     if given.studies:
         print(f"\n{given.studies} simulated studies\n")
         measure_studies(given.studies)
+    if given.censored:
+        print(f"\n{given.censored} simulated studies with a limit\n")
+        measure_censored(given.censored)
 
 
 if __name__ == "__main__":

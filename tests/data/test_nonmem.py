@@ -96,13 +96,32 @@ def test_dvid_names_what_is_measured(tmp_path):
         ("ID,TIME,DV,EVID,AMT,RATE\n1,0,.,1,10,-2\n1,1,2,0,0,0\n", "RATE -2"),
         ("ID,TIME,DV,EVID,AMT,ADDL\n1,0,.,1,10,3\n1,1,2,0,0,0\n", "without II"),
         ("ID,TIME,DV,EVID,AMT\n1,0,.,1,ten\n1,1,2,0,0\n", "line 2, column AMT: 'ten'"),
-        ("ID,TIME,DV,EVID,AMT,CENS\n1,0,.,1,10,0\n1,1,2,0,0,1\n", "CENS"),
+        ("ID,TIME,DV,EVID,AMT,CENS\n1,0,.,1,10,0\n1,1,2,0,0,2\n", "line 3 has CENS '2'"),
+        ("ID,TIME,DV,EVID,AMT,CENS,LIMIT\n1,0,.,1,10,0,.\n1,1,2,0,0,1,0.5\n", "line 3 has LIMIT"),
+        ("ID,TIME,DV,EVID,AMT\n1,0,.,1,10\n1,1,<2,0,0\n", "line 3, column DV.*data.censored=true"),
         ("ID,TIME,DV,EVID,AMT\n1,,.,1,10\n1,1,2,0,0\n", "line 2 has no TIME"),
     ],
 )
 def test_faults_are_said_with_their_line(tmp_path, text, said):
     with pytest.raises(ValueError, match=said):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize("given", [{}, {"censored": True}])
+def test_values_beyond_limits_are_read(tmp_path, given):
+    """By CENS, or where asked by signs in the cells."""
+    rows = ["1,0,.,100,1,1,0", "1,1,5.0,0,0,2,0", "1,2,0.25,.,0,2,1", "2,0,.,50,1,1,.", "2,3,90,0,0,2,-1.0"]
+    text = "\n".join(["ID,TIME,DV,AMT,EVID,CMT,CENS", *rows, ""])
+    if given:
+        rows = ["1,0,.,100,1,1", "1,1,5.0,0,0,2", "1,2,<0.25,.,0,2", "2,0,.,50,1,1", "2,3,> 90,0,0,2"]
+        text = "\n".join(["ID,TIME,DV,AMT,EVID,CMT", *rows, ""])
+    data = read(tmp_path, text, **given)
+    np.testing.assert_array_equal(data.ys[0, :3, 0], [np.nan, 5.0, 0.25])
+    np.testing.assert_array_equal(data.censored[0, :3, 0], [0, 0, -1])
+    row = int(np.flatnonzero(data.ys[1, :, 0] == 90.0)[0])
+    assert data.censored[1, row, 0] == 1
+    assert guess_measured(tmp_path / "table.csv", ["gut", "c"]) == ["c"]
+    assert doses_of(data, "gut") == [(0.0, 100.0)]
 
 
 def test_columns_tell_the_kind_of_a_table():

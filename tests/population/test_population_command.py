@@ -59,3 +59,31 @@ def test_what_is_wrong_is_a_sentence(folder, words, said):
     given = ("field=known", EQUATIONS, "+field.constants={ka: 1.0, ke: 0.2, v: 20.0}")
     ran = run(folder, "mine.csv", *given, *words, "hydra.run.dir=wrong")
     assert ran.code == 1 and said in ran.sentence
+
+
+def test_limits_are_read_and_fitted(folder):
+    """By the column CENS, or by signs where data.censored allows them."""
+    lines = (folder / "mine.csv").read_text().splitlines()
+    cells = [line.split(",") for line in lines[1:]]
+    is_low = [row[3] == "0" and float(row[2]) < 2.0 for row in cells]
+    assert 0.1 < np.mean(is_low) < 0.5
+    marked = [
+        ",".join([*row[:2], "2.0" if low else row[2], *row[3:], str(int(low))])
+        for row, low in zip(cells, is_low, strict=True)
+    ]
+    signed = [",".join([*row[:2], "<2.0" if low else row[2], *row[3:]]) for row, low in zip(cells, is_low, strict=True)]
+    (folder / "marked.csv").write_text("\n".join([lines[0] + ",CENS", *marked, ""]))
+    (folder / "signed.csv").write_text("\n".join([lines[0], *signed, ""]))
+    given = ("field=known", EQUATIONS, "random=[ke,v]", "+field.constants={ka: 1.0, ke: 0.1, v: 10.0}")
+    objectives = []
+    for file, words in (("marked.csv", ()), ("signed.csv", ("data.censored=true",))):
+        ran = run(folder, file, *given, *words, f"hydra.run.dir=limits_{file}")
+        assert ran.code == 0, ran.err
+        assert f"({sum(is_low)} beyond a limit)" in ran.out
+        summary = json.loads((folder / f"limits_{file}" / "summary.json").read_text())
+        objectives.append(summary["population"]["objective"])
+        nll = (objectives[-1] + (len(is_low) - 10 - sum(is_low)) * np.log(2 * np.pi)) / 2
+        assert summary["likelihood"]["nll"] == pytest.approx(nll)
+    assert objectives[0] == pytest.approx(objectives[1], abs=1e-6)
+    ran = run(folder, "signed.csv", *given, "hydra.run.dir=unsaid")
+    assert ran.code == 1 and "data.censored=true" in ran.sentence

@@ -1,0 +1,176 @@
+"""Values beyond a limit in a population: their probability, its derivatives and integral, and what is made of them."""
+
+import functools
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+
+import node_fit
+from node_fit.population.fit import build_population
+from node_fit.population.measurements import Measurements, measurement_misfit, weights
+from node_fit.population.noise import ResidualNoise
+from node_fit.population.prediction import innermost_limits
+from node_fit.population.search import first_parameters
+from node_fit.runtime.placement import scope
+
+LIMIT, RATE, VARIANCE, SIZE = 2.0, 0.5, 0.09, 0.3
+TIMES = np.array([0.0, 2.0, 4.0])
+
+
+def cut_decays(subjects=6, kind="additive", seed=4, limit=LIMIT):
+    """Decays from 10 whose rate is log-normal, of which low values are known to be below a limit alone."""
+    rng = np.random.default_rng(seed)
+    rates = RATE * np.exp(np.sqrt(VARIANCE) * rng.standard_normal(subjects))
+    clean = 10 * np.exp(-rates[:, None] * TIMES)
+    ys = clean + SIZE * rng.standard_normal(clean.shape) * (clean if kind == "proportional" else 1)
+    sides = np.where(ys < limit, -1, 0)
+    return node_fit.Dataset.from_arrays(
+        TIMES, np.maximum(ys, limit)[..., None], states=["y"], censored=sides[..., None]
+    )
+
+
+def make_population(data, kind="additive", method="focei"):
+    field = functools.partial(node_fit.Known, equations={"y": "-k*y"}, constants={"k": RATE})
+    start = functools.partial(node_fit.Stated, values={"y": 10})
+    options = node_fit.Options(field=field, start=start, solver=node_fit.Solver(rtol=1e-9), precision="x64")
+    settings = node_fit.MixedEffects(method=method, noise={"y": {kind: SIZE}})
+    random = {"k": {"kind": "lognormal", "variance": VARIANCE}}
+    population = build_population(data, random, settings, options)
+    return population.settled(parameters(), population.still)
+
+
+def parameters():
+    return np.array([np.log(RATE), 0.5 * np.log(VARIANCE), np.log(SIZE)])
+
+
+def exact_objective(data, x, kind="additive"):
+    """Minus twice the log-likelihood without 2 pi of exact values, by integrals over one effect."""
+    theta, root, size = x[0], np.exp(x[1]), np.exp(x[2])
+    total = 0.0
+    for ys, sides in zip(data.ys[..., 0], data.censored[..., 0], strict=True):
+
+        def density(z, ys=ys, sides=sides):
+            f = 10 * np.exp(-np.exp(theta + root * z) * TIMES)
+            deviation = size * (f if kind == "proportional" else 1)
+            exact = norm.logpdf(ys, f, deviation) + 0.5 * np.log(2 * np.pi)
+            logs = np.where(sides == 0, exact, norm.logcdf(sides * (f - ys) / deviation))
+            return np.exp(logs.sum() + norm.logpdf(z))
+
+        total -= 2 * np.log(quad(density, -8, 8, epsabs=0, epsrel=1e-10, points=[-2, 0, 2], limit=200)[0])
+    return total
+
+
+@pytest.mark.parametrize(("kind", "off"), [("additive", 0.1), ("proportional", 0.7)])
+def test_quadrature_is_the_integral(kind, off):
+    """And the first-order objective is as near as it is without limits."""
+    data, x = cut_decays(kind=kind), parameters()
+    assert 0.2 < (data.censored != 0).mean() < 0.7
+    population = make_population(data, kind)
+    z = population.find_modes(x)
+    wanted = exact_objective(data, x, kind)
+    assert population.quadrature(x, z, 21) == pytest.approx(wanted, abs=2e-3)
+    assert population.objective(x, z, "focei")[0] == pytest.approx(wanted, abs=off)
+
+
+@pytest.mark.parametrize("method", ["focei", "foce", "laplace"])
+def test_gradient_is_exact(method):
+    population, x = make_population(cut_decays(), "additive", method), parameters()
+
+    def objective(x):
+        return population.objective(x, population.find_modes(x, interaction=method != "foce"), method)
+
+    _, gradient = objective(x)
+    for at in range(len(x)):
+        step = 1e-4 * np.eye(len(x))[at]
+        ends = [objective(x + side * step)[0] for side in (1, -1)]
+        assert gradient[at] == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "side"), [("additive", -1), ("additive", 1), ("proportional", -1), ("lognormal", 1)])
+def test_misfit_is_that_of_the_probability_beyond(kind, side):
+    noise, y, f, size = ResidualNoise.of(kind, ["y"]), 2.0, np.array([0.7, 1.9, 2.0, 3.5]), 0.4
+    deviation = size * (f if kind == "proportional" else 1)
+    off = np.log(f / y) if kind == "lognormal" else f - y
+    for predicted, wanted in zip(f, -2 * norm.logcdf(side * off / deviation), strict=True):
+        seen = Measurements(np.array([[y]]), np.array([[True]]), np.array([[side]]))
+        with scope("x64"):
+            h = noise.transform(jnp.array([[predicted]]))
+            found = measurement_misfit(noise, jnp.log(jnp.array([size])), h, seen.arrays)
+        assert float(found) == pytest.approx(wanted)
+
+
+def test_weight_of_a_limit_is_the_curvature_of_its_probability():
+    """And goes to that of an exact value far on the wrong side, and to zero on the right one."""
+    noise, f = ResidualNoise.of("additive", ["y"]), np.array([[-60.0], [1.0], [2.3], [3.0], [60.0]])
+    seen = Measurements(np.full(f.shape, 2.0), np.ones(f.shape, bool), np.full(f.shape, -1)).arrays
+    log_size, step = jnp.log(jnp.array([0.4])), 1e-4
+    with scope("x64"):
+        found = np.asarray(weights(noise, log_size, jnp.asarray(f), seen))[:, 0]
+    u = (2.0 - f[:, 0]) / 0.4
+    logs = [norm.logcdf(u + side * step) for side in (1, 0, -1)]
+    wanted = -(logs[0] - 2 * logs[1] + logs[2]) / step**2 / 0.4**2
+    np.testing.assert_allclose(found[1:4], wanted[1:4], rtol=1e-4)
+    assert found[0] == 0 and found[4] == pytest.approx(0.4**-2, rel=1e-3)
+
+
+def test_residuals_of_predictions_beyond_their_limits_are_none():
+    seen = Measurements(np.array([[2.0], [2.0], [2.0]]), np.ones((3, 1), bool), np.array([[-1], [1], [0]]))
+    np.testing.assert_allclose(seen.residuals(np.full((3, 1), 1.5))[:, 0], [0.0, 0.5, 0.5])
+    np.testing.assert_allclose(seen.residuals(np.full((3, 1), 2.5))[:, 0], [-0.5, 0.0, -0.5])
+    assert seen.exact[:, 0].tolist() == [False, False, True]
+
+
+def test_first_noise_is_of_what_contradicts_limits():
+    """Low limits that predictions lie below say nothing of the noise."""
+    data = cut_decays()
+    low = replace(data, ys=np.where(data.censored < 0, 50.0, data.ys))
+    population, theta = make_population(low), parameters()[:1]
+    noise = ResidualNoise.of("additive", ["y"])
+    population = replace(population, structure=replace(population.structure, noise=noise))
+    assert np.exp(first_parameters(population, theta, parameters()[1:2])[-1]) < 2
+
+
+def test_predictive_check_compares_within_limits():
+    seen = Measurements(np.array([[0.5], [0.8], [4.0], [9.0]]), np.ones((4, 1), bool), np.array([[-1], [-1], [0], [1]]))
+    assert innermost_limits(seen, 0) == (0.8, 9.0)
+    assert innermost_limits(Measurements(seen.y, seen.mask), 0) == (-np.inf, np.inf)
+    nothing = Measurements(seen.y, np.zeros((4, 1), bool), seen.sides)
+    assert innermost_limits(nothing, 0) == (-np.inf, np.inf)
+
+
+def test_first_order_method_refuses_limits():
+    with pytest.raises(ValueError, match="use method focei"):
+        make_population(cut_decays(), method="fo")
+
+
+@pytest.mark.slow
+def test_estimates_by_draws_are_those_of_the_expansion():
+    """Of little noise, the expansion is about exact; and leaving the low values out would be far from both."""
+    data = cut_decays(60)
+    field = functools.partial(node_fit.Known, equations={"y": "-k*y"}, constants={"k": 0.4})
+    start = functools.partial(node_fit.Stated, values={"y": 10})
+    fits = [
+        node_fit.fit_population(
+            each, random=["k"], field=field, start=start, population=node_fit.MixedEffects(method=method)
+        )
+        for each, method in (
+            (data, "saem"),
+            (data, "focei"),
+            (replace(data, censored=None, ys=np.where(data.censored < 0, np.nan, data.ys)), "focei"),
+        )
+    ]
+    by_draws, expanded, without = fits
+    assert by_draws.constants["k"] == pytest.approx(expanded.constants["k"], rel=0.01)
+    assert by_draws.noise["y"]["additive"].value == pytest.approx(expanded.noise["y"]["additive"].value, rel=0.02)
+    assert by_draws.variances["k"].value == pytest.approx(expanded.variances["k"].value, rel=0.03)
+    assert expanded.fixed["k"].lower < RATE < expanded.fixed["k"].upper
+    assert without.constants["k"] < 0.97 * expanded.constants["k"]
+    rows = expanded.predictions
+    assert set(rows["limit"]) == {"", "below"}
+    assert (rows["weighted_residual"].isna() == (rows["limit"] == "below")).all()
+    assert "beyond a limit) by focei" in repr(expanded)
+    assert expanded.check_by_simulation().inside > 0.8
