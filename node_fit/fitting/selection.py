@@ -115,11 +115,10 @@ def is_earlier(loop: Loop, state: RunState, member: int) -> bool:
     return state.stage > 0 and int(last.step) > 0 and int(last.stale) >= -(-int(last.step) // length)
 
 
-def share_after_best(loop: Loop, state: RunState, member: int) -> float:
-    """The share of the last stage's steps that were taken after a member's best iterate; 1 without a step."""
-    last, length = state.members[member], loop.programs(state.stage).length
-    steps = int(last.step)
-    return min(int(last.stale) * length / steps, 1.0) if steps else 1.0
+def share_after_best(state: TrainState, chunk_steps: int) -> float:
+    """The share of a stage's steps that were taken after a member's best iterate; 1 without a step."""
+    steps = int(state.step)
+    return min(int(state.stale) * chunk_steps / steps, 1.0) if steps else 1.0
 
 
 def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:

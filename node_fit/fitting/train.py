@@ -118,7 +118,7 @@ class Ledger:
             linear=problem.options.place.one(problem.model) if problem.begins_linear else None,
             step_excess=max(excess) if several and keep == "all" else excess[best],
             restarts=None if several else self.restarts(problem, loop, state, among),
-            share_after_best=share_after_best(loop, state, best),
+            share_after_best=share_after_best(state.members[best], loop.programs(state.stage).length),
         )
 
     def restarts(self, problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts | None:

@@ -118,6 +118,10 @@ class Fits:
             return True
         return is_orphan(path)
 
+    def exit_code(self, path: Path) -> int | None:
+        """How the fit of this server has ended, which its directory says a moment later; None of any other."""
+        return self.process.poll() if self.process is not None and self.path == path else None
+
     def stop(self, path: Path) -> None:
         """Sends a fit what Ctrl-C sends: it saves its state and ends; a second time it ends at once.
 
@@ -186,7 +190,7 @@ def describe_status(path: Path, fits: Fits) -> tuple[str, str]:
         return "running", "the fit is running."
     summary = read_summary(path)
     begun = read_json(path / BEGUN_BY)
-    ended = begun.get("ended")
+    ended = fits.exit_code(path) if begun.get("ended") is None else begun["ended"]
     if status := summary.get("status"):
         diagnosis = summary.get("diagnosis")
         sentence = diagnosis.get("sentence") if is_json(diagnosis) else None

@@ -3,6 +3,7 @@
 import signal
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import node_fit as nf
 from node_fit.app import background
 from node_fit.app.background import MAX_PICTURE_SHARE, MovingPicture
 from node_fit.fitting.train import CallbackParts
-from node_fit.training.callback import Callback, Callbacks
+from node_fit.training.callback import Callback, Callbacks, Record, RunState
 
 DATA = nf.Dataset.from_arrays(np.arange(5.0), np.ones((1, 5, 1)), states=["x"])
 
@@ -55,8 +56,8 @@ def chunk(step, *losses, evaluated=True):
         return SimpleNamespace(loss=loss, is_evaluated=evaluated, name=f"model {member}")
 
     members = tuple(SimpleNamespace(best=best(member, loss)) for member, loss in enumerate(losses))
-    records = [SimpleNamespace(step=step, member=member, judged_loss=loss) for member, loss in enumerate(losses)]
-    return records, SimpleNamespace(members=members)
+    records = [Mock(spec=Record, step=step, member=member, judged_loss=loss) for member, loss in enumerate(losses)]
+    return records, Mock(spec=RunState, members=members)
 
 
 def end_chunk(moving, *arguments, **keywords):

@@ -1,7 +1,6 @@
 """Validation data are given back to a model that they have chosen, and their scores stay those of the model before."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import equinox as eqx
 import numpy as np
@@ -11,7 +10,6 @@ from scipy.signal import lfilter
 import node_fit as nf
 from node_fit.fitting import refit
 from node_fit.fitting.problem import build_problem, pooled_error
-from node_fit.fitting.selection import share_after_best
 from node_fit.fitting.train import train as solve
 from node_fit.training.callback import Callback
 
@@ -149,15 +147,6 @@ def test_a_fit_is_never_lost_to_a_later_one(first, caplog):
 def test_other_fits_are_as_they_were(first, change):
     told, fit = Told(), change(first)
     assert refit.refit_to_all(fit, go_on, told) is fit and not told.attempts
-
-
-def test_the_share_of_steps_after_the_best_iterate_is_read_off_the_state():
-    def share(step, stale, length=20):
-        loop = SimpleNamespace(programs=lambda stage: SimpleNamespace(length=length))
-        state = SimpleNamespace(stage=0, members=[SimpleNamespace(step=step, stale=stale)])
-        return share_after_best(loop, state, 0)
-
-    assert share(400, 0) == 0 and share(400, 10) == 0.5 and share(30, 2) == 1 and share(0, 0) == 1
 
 
 def test_a_fit_knows_how_long_ago_its_iterate_was_the_best(first):

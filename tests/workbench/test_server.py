@@ -320,6 +320,16 @@ def test_the_end_of_a_fit_is_noted_where_it_began(tmp_path, sleeping, monkeypatc
     assert runs.read_json(path / runs.BEGUN_BY)["ended"] == -signal.SIGINT
 
 
+def test_how_a_fit_was_killed_is_said_before_its_directory_tells(tmp_path, sleeping, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "note_end", lambda *_: None)
+    fits = Fits()
+    path = fits.begin([])
+    fits.process.kill()
+    fits.process.wait()
+    assert "SIGKILL" in describe_status(path, fits)[1]
+
+
 def test_a_fit_that_outlives_its_server_is_found_by_the_next(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "import sys, time; from pathlib import Path; from node_fit.storage.files import lock\n"
