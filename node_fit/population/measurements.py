@@ -11,6 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 from ..runtime.placement import AnyArray
 from .noise import ResidualNoise
 
+# Farther below zero, the derivatives of the normal distribution's logarithm are differences of large numbers; the
+# curvature is 1 there, to four digits.
+FAR_TAIL = -100.0
+
 
 class Measurements(NamedTuple):
     """Measurements of one subject or of several.
@@ -58,7 +62,17 @@ def measurement_misfit(
     if seen.sides is None:
         return total
     distance = beyond_limit(noise, parameters, h, seen, given)
-    return total - 2 * jnp.where(is_limit(seen), norm.logcdf(distance), 0).sum()
+    return total - 2 * jnp.where(is_limit(seen), log_probability(distance), 0).sum()
+
+
+def log_probability(u: Float[Array, "*rows channel"]) -> Float[Array, "*rows channel"]:
+    """The logarithm of the standard normal distribution function, with two derivatives that hold in its far tail, too
+    (Abramowitz and Stegun, Handbook of Mathematical Functions, 1964, 26.2.12)."""
+    far = u < FAR_TAIL
+    tail, near = jnp.where(far, u, FAR_TAIL), jnp.where(far, FAR_TAIL, u)
+    inverse = tail**-2
+    series = norm.logpdf(tail) - jnp.log(-tail) + jnp.log1p(-inverse * (1 - 3 * inverse * (1 - 5 * inverse)))
+    return jnp.where(far, series, norm.logcdf(near))
 
 
 def is_limit(seen: Measurements) -> Bool[Array, "*rows channel"]:
@@ -94,5 +108,6 @@ def weights(
         return beyond_limit(noise, parameters, h, seen, variance)
 
     u, slope = jax.jvp(distance, (h,), (jnp.ones_like(h),))
+    u = jnp.maximum(u, FAR_TAIL)
     ratio = jnp.exp(norm.logpdf(u) - norm.logcdf(u))
     return weight + jnp.where(is_limit(seen), jnp.maximum(ratio * (ratio + u), 0) * slope**2, 0)

@@ -50,6 +50,21 @@ class Expansion(eqx.Module):
     third: Float[Array, "subject row channel coordinate coordinate coordinate"] | None = None
 
 
+def check_first_values(model: NeuralODE, data: Dataset) -> None:
+    """Refuses starts at the first measurement where that is a limit, which would be taken as the value itself."""
+    if data.censored is None or not model.start.is_first_measurement:
+        return
+    first_row = np.isfinite(data.ys).argmax(axis=1)
+    sides = np.take_along_axis(data.censored, first_row[:, None], axis=1)[:, 0]
+    for subject, state in np.argwhere(sides != 0):
+        name = data.states[state]
+        raise ValueError(
+            f"subject {data.trajectories[subject]!r} starts at its first measurement of {name!r}, which is a limit, "
+            f"not a value; state the start: start=stated '+start.values={{{name}: {name}0}}' "
+            f"'+start.constants={{{name}0: 1.0}}', and name {name}0 in random if it differs between subjects."
+        )
+
+
 @dataclass(frozen=True)
 class Subjects:
     """Measurements of several subjects, and the model whose constants differ between them.
@@ -73,7 +88,8 @@ class Subjects:
     def of(model: NeuralODE, coordinates: Sequence[Coordinate], data: Dataset) -> "Subjects":
         """The subjects of a dataset, one for each trajectory.
 
-        **Raises:** `ValueError` if starts are fitted for each trajectory, or the method's steps can't be held.
+        **Raises:** `ValueError` if starts are fitted for each trajectory, or are measurements and one is a limit, or
+        the method's steps can't be held.
         """
         if isinstance(model.start, Fitted):
             raise ValueError(
@@ -84,6 +100,7 @@ class Subjects:
             raise ValueError(
                 f"populations need an explicit method, and {model.solver.method} is not; use solver=tsit5."
             )
+        check_first_values(model, data)
         known = np.isfinite(data.ys) & data.mask
         with scope_of(model):
             batch = jax.tree.map(jnp.asarray, model.batch(data))

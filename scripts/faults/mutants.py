@@ -1531,6 +1531,20 @@ MUTANTS = (
         ("tests/population/test_censored.py",),
     ),
     Mutant(
+        "populations: limits far on the wrong side",
+        "node_fit/population/measurements.py",
+        "jnp.where(far, series, norm.logcdf(near))",
+        "norm.logcdf(u)",
+        ("tests/population/test_censored.py",),
+    ),
+    Mutant(
+        "populations: starts at limits",
+        "node_fit/population/subjects.py",
+        "data.censored is None or not model.start.is_first_measurement",
+        "True",
+        ("tests/population/test_censored.py",),
+    ),
+    Mutant(
         "populations: first noise within limits",
         "node_fit/population/measurements.py",
         "np.where(self.sides * off < 0, 0.0, off)",

@@ -3,6 +3,7 @@
 import functools
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.stats import norm
 
 import node_fit
 from node_fit.population.fit import build_population
-from node_fit.population.measurements import Measurements, measurement_misfit, weights
+from node_fit.population.measurements import FAR_TAIL, Measurements, log_probability, measurement_misfit, weights
 from node_fit.population.noise import ResidualNoise
 from node_fit.population.prediction import innermost_limits
 from node_fit.population.search import first_parameters
@@ -115,6 +116,48 @@ def test_weight_of_a_limit_is_the_curvature_of_its_probability():
     wanted = -(logs[0] - 2 * logs[1] + logs[2]) / step**2 / 0.4**2
     np.testing.assert_allclose(found[1:4], wanted[1:4], rtol=1e-4)
     assert found[0] == 0 and found[4] == pytest.approx(0.4**-2, rel=1e-3)
+
+
+def test_far_tail_has_the_derivatives_of_the_distribution():
+    """So far on the wrong side the probability's logarithm is a parabola; its parts differ in their last digits."""
+    u = np.array([2 * FAR_TAIL, 1e2 * FAR_TAIL, 1e4 * FAR_TAIL, 1e6 * FAR_TAIL])
+    seen = Measurements(np.zeros((4, 1)), np.ones((4, 1), bool), np.full((4, 1), -1)).arrays
+    with scope("x64"):
+        slope, bend = jax.grad(log_probability), jax.grad(jax.grad(log_probability))
+        ends = [np.asarray(log_probability(jnp.asarray(FAR_TAIL + off))) for off in (-1e-9, 1e-9)]
+        slopes, bends = jax.vmap(slope)(jnp.asarray(u)), jax.vmap(bend)(jnp.asarray(u))
+        found = weights(ResidualNoise.of("additive", ["y"]), jnp.zeros(1), -jnp.asarray(u)[:, None], seen)
+        joint = [np.asarray(jax.vmap(bend)(jnp.array([FAR_TAIL + off]))) for off in (-1e-6, 1e-6)]
+    np.testing.assert_allclose(slopes, -u - 1 / u, rtol=1e-8)
+    np.testing.assert_allclose(bends, -1 + 1 / u**2, atol=1e-8)
+    np.testing.assert_allclose(np.asarray(found)[:, 0], 1, rtol=2e-4)
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-9)
+    np.testing.assert_allclose(joint[0], joint[1], rtol=1e-6)
+
+
+def test_laplace_with_limits_is_near_the_integral():
+    data, x = cut_decays(), parameters()
+    population = make_population(data, method="laplace")
+    z = population.find_modes(x)
+    value = population.objective(x, z, "laplace")[0]
+    assert value == pytest.approx(exact_objective(data, x), abs=0.1)
+
+
+@pytest.mark.parametrize(("side", "row", "is_refused"), [(-1, 0, True), (1, 0, True), (-1, 1, False)])
+def test_starts_at_a_limit_are_refused(side, row, is_refused):
+    """A first measurement that is a limit says no value to start at; a row that was not measured is none."""
+    ys, sides = np.tile([[np.nan], [4.0], [2.0], [1.0]], (3, 1, 1)), np.zeros((3, 4, 1), int)
+    sides[1, 1 + row] = side
+    data = node_fit.Dataset.from_arrays(np.arange(4.0), ys, states=["y"], trajectories=["a", "b", "c"], censored=sides)
+    field = functools.partial(node_fit.Known, equations={"y": "-k*y"}, constants={"k": RATE})
+    options, settings = node_fit.Options(field=field, precision="x64"), node_fit.MixedEffects()
+    if not is_refused:
+        build_population(data, ["k"], settings, options)
+        return
+    with pytest.raises(ValueError, match=r"subject 'b' starts at its first measurement of 'y'.*start=stated"):
+        build_population(data, ["k"], settings, options)
+    stated = functools.partial(node_fit.Stated, values={"y": "y0"}, constants={"y0": 4.0})
+    build_population(data, ["k"], settings, replace(options, start=stated))
 
 
 def test_residuals_of_predictions_beyond_their_limits_are_none():
