@@ -56,10 +56,11 @@ def check_first_values(model: NeuralODE, data: Dataset) -> None:
         return
     first_row = np.isfinite(data.ys).argmax(axis=1)
     sides = np.take_along_axis(data.censored, first_row[:, None], axis=1)[:, 0]
-    for subject, state in np.argwhere(sides != 0):
-        name = data.states[state]
+    subjects, states = np.nonzero(sides)
+    if subjects.size:
+        name = data.states[int(states[0])]
         raise ValueError(
-            f"subject {data.trajectories[subject]!r} starts at its first measurement of {name!r}, which is a limit, "
+            f"subject {data.trajectories[int(subjects[0])]!r} starts at its first measurement of {name!r}, which is a limit, "
             f"not a value; state the start: start=stated '+start.values={{{name}: {name}0}}' "
             f"'+start.constants={{{name}0: 1.0}}', and name {name}0 in random if it differs between subjects."
         )
