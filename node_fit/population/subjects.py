@@ -60,8 +60,8 @@ def check_first_values(model: NeuralODE, data: Dataset) -> None:
     if subjects.size:
         name = data.states[int(states[0])]
         raise ValueError(
-            f"subject {data.trajectories[int(subjects[0])]!r} starts at its first measurement of {name!r}, which is a limit, "
-            f"not a value; state the start: start=stated '+start.values={{{name}: {name}0}}' "
+            f"subject {data.trajectories[int(subjects[0])]!r} starts at its first measurement of {name!r}, which is a "
+            f"limit, not a value; state the start: start=stated '+start.values={{{name}: {name}0}}' "
             f"'+start.constants={{{name}0: 1.0}}', and name {name}0 in random if it differs between subjects."
         )
 

@@ -1531,20 +1531,6 @@ MUTANTS = (
         ("tests/population/test_censored.py",),
     ),
     Mutant(
-        "populations: limits far on the wrong side",
-        "node_fit/population/measurements.py",
-        "jnp.where(far, series, norm.logcdf(near))",
-        "norm.logcdf(u)",
-        ("tests/population/test_censored.py",),
-    ),
-    Mutant(
-        "populations: starts at limits",
-        "node_fit/population/subjects.py",
-        "data.censored is None or not model.start.is_first_measurement",
-        "True",
-        ("tests/population/test_censored.py",),
-    ),
-    Mutant(
         "populations: first noise within limits",
         "node_fit/population/measurements.py",
         "np.where(self.sides * off < 0, 0.0, off)",
@@ -1571,6 +1557,20 @@ MUTANTS = (
         "return value + 0.5 * z @ z, (",
         "return value, (",
         ("tests/population/test_likelihood.py",),
+    ),
+    Mutant(
+        "populations: limits far on the wrong side",
+        "node_fit/population/measurements.py",
+        "jnp.where(far, series, norm.logcdf(near))",
+        "norm.logcdf(u)",
+        ("tests/population/test_censored.py",),
+    ),
+    Mutant(
+        "populations: starts at limits",
+        "node_fit/population/subjects.py",
+        "data.censored is None or not model.start.is_first_measurement",
+        "True",
+        ("tests/population/test_censored.py",),
     ),
     Mutant(
         "populations: the determinant of the curvature",
