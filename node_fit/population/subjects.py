@@ -92,6 +92,7 @@ class Subjects:
         **Raises:** `ValueError` if starts are fitted for each trajectory, or are measurements and one is a limit, or
         the method's steps can't be held.
         """
+        check_first_values(model, data)
         if isinstance(model.start, Fitted):
             raise ValueError(
                 "start=fitted fits a start to each subject without a distribution; state it: start=stated "
@@ -101,7 +102,6 @@ class Subjects:
             raise ValueError(
                 f"populations need an explicit method, and {model.solver.method} is not; use solver=tsit5."
             )
-        check_first_values(model, data)
         known = np.isfinite(data.ys) & data.mask
         with scope_of(model):
             batch = jax.tree.map(jnp.asarray, model.batch(data))
