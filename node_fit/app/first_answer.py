@@ -64,7 +64,7 @@ class FirstAnswer:
         change = "better" if new < old else "no better"
         return (
             f"{change} than the first answer: NRMSE {format_number(new)} on {self.role} data, where "
-            f"{SIMPLE_MODELS[self.best]} has {format_number(old)}"
+            f"{SIMPLE_MODELS[self.best]} has {format_number(old)} on the same rows"
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from .dataset import Dataset
 from .interpolation import FEW_LEVELS, FEWEST_SMOOTHED, RARELY
@@ -41,6 +41,7 @@ class Facts:
     - `noise`: standard deviation of the noise over that of the measured values, both of a typical state.
     - `decades`: decades of time from the shortest interval to the whole record where rows span many of them, else 0.
     - `shortest`: the shortest interval between two rows [unit of time].
+    - `begins_at_limit`: whether the first value of some state is a limit, which is no value to start at.
     """
 
     trajectories: int
@@ -58,6 +59,7 @@ class Facts:
     noise: float = 0.0
     decades: float = 0.0
     shortest: float = 0.0
+    begins_at_limit: bool = False
 
     @staticmethod
     def of(train: Dataset, validation: Dataset | None = None) -> "Facts":
@@ -79,7 +81,17 @@ class Facts:
             noise=noise_share(train),
             decades=max(map(decades_of, train.ts)),
             shortest=shortest_interval(train.ts),
+            begins_at_limit=bool(first_values_at_limits(train).any()),
         )
+
+
+def first_values_at_limits(data: Dataset) -> Bool[np.ndarray, "trajectory state"]:
+    """Where the first measurement of a state is a limit."""
+    if data.censored is None:
+        return np.zeros((len(data), len(data.states)), bool)
+    measured = np.isfinite(data.ys) & data.valid[..., None]
+    first_row = measured.argmax(axis=1)[:, None]
+    return measured.any(axis=1) & (np.take_along_axis(data.censored, first_row, axis=1)[:, 0] != 0)
 
 
 def shortest_interval(ts: Float[np.ndarray, "trajectory time"]) -> float:
@@ -144,7 +156,8 @@ def find_oddities(
     found: list[str] = unix_times(data)
     for index, name in enumerate(data.states):
         found += odd_state(data, index, name, logarithmic=name in scaling.log)
-        found += late_start(data, index, name) if name in from_first and window is None else []
+        if name in from_first and window is None:
+            found += late_start(data, index, name) + start_at_limit(data, index, name)
         found += never_measured(data, index, name)
         found += looks_set(data, index, name) if len(data.states) > 1 else []
     for index, name in enumerate(data.inputs):
@@ -188,6 +201,19 @@ def late_start(data: Dataset, index: int, name: str) -> list[str]:
     return [
         f"state {name!r} is not measured in the first row of trajectory {first!r}{others}, and starts there from its "
         "first measurement, which is later; start=fitted fits where it starts"
+    ]
+
+
+def start_at_limit(data: Dataset, index: int, name: str) -> list[str]:
+    """Says where the value that a state starts at is a limit."""
+    limited = np.flatnonzero(first_values_at_limits(data)[:, index])
+    if not limited.size:
+        return []
+    first = data.trajectories[int(limited[0])]
+    others = f" and {limited.size - 1} more" if limited.size > 1 else ""
+    return [
+        f"state {name!r} starts at its first measurement in trajectory {first!r}{others}, which is a limit and not a "
+        "value; start=fitted fits where it starts"
     ]
 
 

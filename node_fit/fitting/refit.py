@@ -26,9 +26,6 @@ ALL_ROWS = "all rows"
 # Steps of training on all rows: few, since the model is near its optimum, and no rows are left to stop it.
 STEPS_ON_ALL = 100
 
-# The share of its steps that a training may have taken after its best iterate: where validation data have stopped it
-# early, further steps have followed noise, and would again.
-MAX_SHARE_AFTER_BEST = 0.5
 TRAINED_ON_ALL = Choice(
     "refit",
     ALL_ROWS,
@@ -80,7 +77,7 @@ def gains_by_more_rows(fit: Fit) -> bool:
     windowed = fit.options.training.window is not None and fit.horizon is None
     regular = isinstance(penalty, Penalty) and isinstance(penalty.ridge, int | float) and penalty.ridge > 0
     settled = fit.is_linear or model.constants() or model.local or fit.options.members.vary == "laplace"
-    return windowed and regular and not settled and fit.share_after_best <= MAX_SHARE_AFTER_BEST
+    return windowed and regular and not settled
 
 
 def options_on_all(options: Options) -> Options:

@@ -133,9 +133,9 @@ def resolve(
     if not looks or window is None or facts.longest < LONG_RECORD * window:
         if looks and options.training.window is None and options.hidden == "auto" and is_long(facts):
             choices.append(Choice("hidden", 0, "hidden states are only chosen for fits in windows (training.window)"))
-        if options.start == "auto" and not continued and has_noisy_starts(options, facts):
+        why = None if continued else why_fitted_start(options, facts)
+        if options.start == "auto" and why is not None:
             options = replace(options, start=Fitted)
-            why = f"noise is {facts.noise:.0%} of the spread, and the first row has it, too"
             choices.append(Choice("start", "fitted", why))
         return with_ridges(with_solvers(with_plain_defaults(options), inputs, facts), choices, facts)
     if options.training.window == "auto":
@@ -209,12 +209,20 @@ def over_decades(options: Options, facts: Facts) -> tuple[Options, list[Choice]]
     return options, choices
 
 
-def has_noisy_starts(options: Options, facts: Facts) -> bool:
-    """Whether several noisy trajectories, of which all states are measured, are long enough to fit their starts."""
+def why_fitted_start(options: Options, facts: Facts) -> str | None:
+    """Why starts are better fitted than read from first rows, where all states are measured; None where they are not.
+
+    Several noisy trajectories have to be long enough to tell their starts.
+    """
     measured = options.hidden in ("auto", 0, ()) and says(options.observation, "is_direct", False) and not facts.angles
     whole = options.training.window in ("auto", None) and options.training.batch_size is None
+    if not (measured and whole):
+        return None
+    if facts.begins_at_limit and facts.trajectories <= MAX_FITTED_STARTS:
+        return "a first value is a limit, which is no value to start at"
     several = facts.trajectories in SEVERAL and facts.rows >= ROWS_OF_EACH * facts.trajectories
-    return measured and whole and several and facts.noise > NOISY
+    noisy = several and facts.noise > NOISY
+    return f"noise is {facts.noise:.0%} of the spread, and the first row has it, too" if noisy else None
 
 
 def is_identified(options: Options, facts: Facts) -> bool:

@@ -90,7 +90,6 @@ class Fit:
     - `optimum`: the fitted model, where `model` is an ensemble drawn around it.
     - `validated`: the model that validation data have chosen, where `model` was fitted to them afterwards; their scores
       are those of this one.
-    - `share_after_best`: the share of the last stage's steps that were taken after the iterate that was kept.
     """
 
     model: NeuralODE | Ensemble
@@ -118,7 +117,6 @@ class Fit:
     log_evidence: float | None = None
     optimum: NeuralODE | None = None
     validated: NeuralODE | None = None
-    share_after_best: float = 1.0
 
     def predict(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Float[np.ndarray, "... state"]:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
@@ -270,6 +268,7 @@ class Fit:
         found = simulate_splits(self.model, dict(splits), level, pictured)
         if self.validated is None or "validation" not in splits:
             return found
+        # All splits again, since for one alone another program would be compiled.
         return found.with_split("validation", simulate_splits(self.validated, dict(splits), level, pictured))
 
     def model_of(self, role: str) -> NeuralODE | Ensemble:

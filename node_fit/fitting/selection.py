@@ -115,12 +115,6 @@ def is_earlier(loop: Loop, state: RunState, member: int) -> bool:
     return state.stage > 0 and int(last.step) > 0 and int(last.stale) >= -(-int(last.step) // length)
 
 
-def share_after_best(state: TrainState, chunk_steps: int) -> float:
-    """The share of a stage's steps that were taken after a member's best iterate; 1 without a step."""
-    steps = int(state.step)
-    return min(int(state.stale) * chunk_steps / steps, 1.0) if steps else 1.0
-
-
 def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
     """How a run of several members ended: like the first that was interrupted, else the first that did not fail."""
     if len(outcomes) == 1:

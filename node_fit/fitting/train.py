@@ -25,7 +25,6 @@ from .selection import (
     restarts_of,
     select_iterate,
     select_member,
-    share_after_best,
 )
 
 TRAIN_LOG = logging.getLogger(__name__)
@@ -118,7 +117,6 @@ class Ledger:
             linear=problem.options.place.one(problem.model) if problem.begins_linear else None,
             step_excess=max(excess) if several and keep == "all" else excess[best],
             restarts=None if several else self.restarts(problem, loop, state, among),
-            share_after_best=share_after_best(state.members[best], loop.programs(state.stage).length),
         )
 
     def restarts(self, problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts | None:

@@ -15,6 +15,7 @@ from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.domains import from_line, to_line
 from ..data.events import Jumps
+from ..data.facts import first_values_at_limits
 from ..data.scaling import columns_by_name
 from ..model.fields.known import Constants, constants_in
 from ..model.initial_state.trained import Fitted
@@ -52,11 +53,9 @@ class Expansion(eqx.Module):
 
 def check_first_values(model: NeuralODE, data: Dataset) -> None:
     """Refuses starts at the first measurement where that is a limit, which would be taken as the value itself."""
-    if data.censored is None or not model.start.is_first_measurement:
+    if not model.start.is_first_measurement:
         return
-    first_row = np.isfinite(data.ys).argmax(axis=1)
-    sides = np.take_along_axis(data.censored, first_row[:, None], axis=1)[:, 0]
-    subjects, states = np.nonzero(sides)
+    subjects, states = np.nonzero(first_values_at_limits(data))
     if subjects.size:
         name = data.states[int(states[0])]
         raise ValueError(

@@ -51,7 +51,9 @@ def test_the_end_compares_the_fit_with_the_best_simple_model(new, words):
         "metrics": {"train": None, "validation": None, "test": {"nrmse": new}},
         "baselines": {"linear": {"test": {"nrmse": 0.5}}, "persistence": {"test": {"nrmse": 0.3}}},
     }
-    expected = f"{words} the first answer: NRMSE {new} on test data, where the last known value has 0.3"
+    expected = (
+        f"{words} the first answer: NRMSE {new} on test data, where the last known value has 0.3 on the same rows"
+    )
     assert answer.describe_change(summary) == expected
     assert answer.describe_change(summary | {"metrics": {"test": {"nrmse": None}}}) is None, "a fit that has failed"
     assert answer.describe_change(summary | {"baselines": {}}) is None

@@ -12,7 +12,7 @@ from helpers.problems import SMALL, fit_to, rotation
 
 import node_fit as nf
 from node_fit.__main__ import main
-from node_fit.data.facts import find_oddities
+from node_fit.data.facts import Facts, find_oddities, first_values_at_limits
 
 
 def with_values(change) -> nf.Dataset:
@@ -49,6 +49,19 @@ ODD = {
 @pytest.mark.parametrize("change", ODD, ids=lambda change: change.__name__)
 def test_a_column_that_looks_wrong_is_told(change):
     assert find_oddities(with_values(change), nf.Scaling())[0].startswith(ODD[change])
+
+
+def test_a_start_at_a_limit_is_told():
+    """Of the first trajectory the second value is the first one; of the second, a later one is a limit."""
+    ys, marks = rotation(2, 10).ys.copy(), np.zeros((2, 10, 2), int)
+    ys[0, 0, 1] = np.nan
+    marks[0, 1, 1], marks[1, 3, 0] = -1, 1
+    data = nf.Dataset.from_arrays(np.arange(10.0), ys, states=["x", "y"], censored=marks)
+    np.testing.assert_array_equal(first_values_at_limits(data), [[False, True], [False, False]])
+    assert Facts.of(data).begins_at_limit and not Facts.of(dataclasses.replace(data, censored=None)).begins_at_limit
+    said = [each for each in find_oddities(data, nf.Scaling(), from_first=["x", "y"]) if "limit" in each]
+    assert len(said) == 1 and said[0].startswith("state 'y' starts at its first measurement in trajectory '0', which")
+    assert not any("limit" in each for each in find_oddities(data, nf.Scaling()))
 
 
 def test_data_in_order_are_not_talked_about():

@@ -130,7 +130,6 @@ def test_a_fit_is_never_lost_to_a_later_one(first, caplog):
         lambda fit: replace(fit, status="interrupted"),
         lambda fit: replace(fit, linear=fit.model),
         lambda fit: replace(fit, options=replace(fit.options, ensemble=nf.Members(4, vary="laplace"))),
-        lambda fit: replace(fit, share_after_best=0.6),
     ],
     ids=[
         "no validation",
@@ -141,16 +140,8 @@ def test_a_fit_is_never_lost_to_a_later_one(first, caplog):
         "interrupted",
         "linear",
         "laplace",
-        "stopped early",
     ],
 )
 def test_other_fits_are_as_they_were(first, change):
     told, fit = Told(), change(first)
     assert refit.refit_to_all(fit, go_on, told) is fit and not told.attempts
-
-
-def test_a_fit_knows_how_long_ago_its_iterate_was_the_best(first):
-    losses = [each.validation_loss for each in first.history]
-    best = int(np.argmin(losses))
-    steps = first.history[-1].step
-    assert first.share_after_best == pytest.approx((steps - first.history[best].step) / steps)

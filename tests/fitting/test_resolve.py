@@ -22,6 +22,7 @@ DRIVEN = Facts(
     validated=True,
 )  # fmt: skip
 NOISY = Facts(trajectories=12, rows=360, longest=30, values=720, noise=0.1)
+LIMITED = replace(FREE, begins_at_limit=True)
 # A start that reads the rows before it.
 PAST = {"start": functools.partial(nf.Encoder, before=True)}
 FOUND = Identified(SimpleNamespace(error=0.05, hidden=2), "hidden", 2, "NRMSE")
@@ -49,6 +50,10 @@ def resolved(facts, found=FOUND, **options):
             (NOISY, other, {"start": nf.First})
             for other in ({"hidden": 1}, {"observation": nf.LinearReadout}, {"training": nf.Training(batch_size=4)})
         ),
+        (LIMITED, {}, {"start": nf.Fitted}),
+        (LIMITED, {"start": nf.First}, {"start": nf.First}),
+        (replace(LIMITED, trajectories=101), {}, {"start": nf.First}),
+        (LIMITED, {"hidden": 1}, {"start": nf.First}),
         (DRIVEN, {}, {"hidden": 2, "start": nf.Encoder, "window": 128, "steps": 400, "restarts": 1}),
         (DRIVEN, {"hidden": 1}, {"hidden": 1, "start": nf.Encoder, "window": 128}),
         (DRIVEN, {"start": nf.Fitted}, {"hidden": 0, "start": nf.Fitted, "window": None, "steps": 2000}),
