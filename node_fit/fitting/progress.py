@@ -194,6 +194,7 @@ class Display:
             )
         else:
             self.draw(record.stage, self.steps, step, losses + speed)
+            self.bar.refresh()  # What comes next may replace it before the bar's own time.
 
 
 def at_most(seconds: float) -> str:

@@ -27,6 +27,16 @@ def write_stranger_table(path: Path) -> None:
     path.write_text("\n".join(["Zeit;x;v", *rows]) + "\n")
 
 
+def write_long_table(path: Path) -> None:
+    """Many noisy swings, so that a network of many steps goes on for longer than the page takes to stop it."""
+    ts, random = np.linspace(0, 20, 300), np.random.default_rng(2)
+    lines = ["id,t,x,v"]
+    for number, amplitude in enumerate(random.uniform(0.5, 2, 40)):
+        ys = amplitude * np.stack([np.cos(2 * ts), -2 * np.sin(2 * ts)], axis=1) + random.normal(0, 0.05, (300, 2))
+        lines += [f"r{number},{t:.4f},{x:.4f},{v:.4f}" for t, (x, v) in zip(ts, ys, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+
+
 @pytest.fixture
 def address(tmp_path):
     command = [sys.executable, "-m", "node_fit", "app", str(tmp_path / "work"), "--no-browser"]
@@ -86,6 +96,9 @@ def test_a_stranger_fits_a_table_stops_plays_and_takes_c(address, driver, tmp_pa
     until(driver, "$('curve').data.find(t => t.name === 'x').y.at(-1) !== " + repr(before), 5)
 
     first = driver.execute_script("return run.id")
+    write_long_table(tmp_path / "long.csv")
+    driver.find_element("id", "file").send_keys(str(tmp_path / "long.csv"))
+    until(driver, "table && table.data && table.roles.trajectory === 'id' && !$('fit').disabled")
     driver.execute_script("$('field').value = 'mlp'; $('steps').value = 100000; $('fit').click()")
     until(driver, f"run && run.id !== '{first}' && run.status === 'running' && losses.length")
     driver.refresh()  # A fit outlives the page.

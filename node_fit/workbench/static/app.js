@@ -235,10 +235,19 @@ async function takeAway(target) {
 // The model to play with.
 
 async function loadPlayer() {
-  if (!run.files.includes("model")) return;
+  // A run that was stopped while it was scored has a model, but no records to begin with.
+  if (!run.files.includes("model") || !run.files.includes("predictions")) return;
   $("play").hidden = false;
   $("playing").textContent = "loading the model …";
-  try { player = await ask(`api/runs/${run.id}/play`); } catch (error) { $("playing").textContent = error.message; return; }
+  const id = run.id;
+  try {
+    const loaded = await ask(`api/runs/${id}/play`);
+    if (run.id !== id) return;  // Another run was opened meanwhile.
+    player = {...loaded, id};
+  } catch (error) {
+    if (run.id === id) $("playing").textContent = error.message;
+    return;
+  }
   $("trajectory").replaceChildren(...player.trajectories.map((each, i) => option(i, each.name)));
   restart();
 }
@@ -285,9 +294,12 @@ async function move() {
   if (waiting) return;
   waiting = true;
   try {
-    for (let now = 0; now !== asked;) {
+    for (let now = 0; now !== asked && player;) {
       now = asked;
-      drawCurve(await ask(`api/runs/${run.id}/play`, {...given, until: Number($("until").value)}));
+      // What is given belongs to the player, which may be another run's when the answer comes.
+      const own = player, found = await ask(`api/runs/${own.id}/play`, {...given, until: Number($("until").value)});
+      if (own !== player) continue;
+      drawCurve(found);
       $("play").dataset.drawn = now;
       tell(null);
     }
