@@ -33,6 +33,8 @@ FILES = {
     "config": "config.yaml",
     "log": "metrics.csv",
 }
+# How a fit has ended that Stop or Ctrl-C ended, by itself or before it heard signals.
+STOPPED = (128 + signal.SIGINT, -signal.SIGINT)
 # Seconds that a fit has to save its state.
 PATIENCE_AT_STOP = 10.0
 
@@ -196,6 +198,8 @@ def describe_status(path: Path, fits: Fits) -> tuple[str, str]:
         sentence = diagnosis.get("sentence") if is_json(diagnosis) else None
         return str(status), str(sentence or summary.get("reason") or "")
     can = " Its state is saved: go on with Resume." if can_resume(path) else ""
+    if ended in STOPPED:  # It had not written a summary when its time to stop was up.
+        return "interrupted", f"the fit was stopped.{can}"
     if isinstance(ended, int) and ended < 0:
         return "killed", f"the process of the fit was ended by {signal.Signals(-ended).name}.{can}"
     if ended is None and begun:

@@ -16,6 +16,7 @@ pytest.importorskip("starlette")
 from helpers.reports import by_trajectory, spirals, write_run
 from starlette.testclient import TestClient
 
+from node_fit.storage.checkpoint import SUFFIX
 from node_fit.workbench import runs, uploads
 from node_fit.workbench.choices import words_of_options
 from node_fit.workbench.guard import MAX_REQUEST_BYTES, make_token, report_key
@@ -328,6 +329,20 @@ def test_how_a_fit_was_killed_is_said_before_its_directory_tells(tmp_path, sleep
     fits.process.kill()
     fits.process.wait()
     assert "SIGKILL" in describe_status(path, fits)[1]
+
+
+def test_a_fit_that_ended_before_its_summary_was_written_is_said_to_be_stopped(tmp_path, monkeypatch):
+    """Two seconds after it was told to stop a fit ends, whatever it does."""
+    monkeypatch.chdir(tmp_path)
+    path = runs.OUTPUTS / "2026-11-21" / "08-30-00-123456"
+    path.mkdir(parents=True)
+    for code in (128 + signal.SIGINT, -signal.SIGINT):
+        runs.write_begun(path, {"process": 0, "words": [], "ended": code})
+        assert describe_status(path, Fits()) == ("interrupted", "the fit was stopped.")
+    (path / "config.yaml").touch()
+    (path / "checkpoints").mkdir()
+    (path / "checkpoints" / f"10{SUFFIX}").touch()
+    assert "Resume" in describe_status(path, Fits())[1]
 
 
 def test_a_fit_that_outlives_its_server_is_found_by_the_next(tmp_path, monkeypatch):
