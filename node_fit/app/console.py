@@ -88,6 +88,7 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
         "warnings": list(fit.warnings),
         "linear_is_best": fit.is_linear,
         "diagnosis": asdict(report.verdict),
+        "expected": None if report.expected is None else asdict(report.expected),
         "attempts": [asdict(each) for each in fit.attempts],
         "horizon": fit.horizon,
         "chaos": None if report.case.chaos is None else report.case.chaos.as_dict(),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
 from ..data.interpolation import noise_levels
@@ -20,6 +20,7 @@ from .advice import advise
 from .chaos import ChaosScores
 from .comparison import compare_squares
 from .metrics import Score, prediction_errors, score_predictions, squared_errors
+from .new_data import ExpectedError, HeldOut, expect_error
 from .outliers import Outlier, find_outlying_residuals, typical_residual, weigh_measurements
 from .residuals import (
     FEW_VALUES,
@@ -72,6 +73,7 @@ class Case:
     - `ends`: clauses on constants that have run to an end of their range.
     - `distance`: tells how far the constants of equations are from their optimum [standard errors]; None leaves it out.
     - `has_found_equations`: whether the equations were found in the data, and not given.
+    - `left_out`: blocks of the data, and predictions of models that have not seen them.
     """
 
     status: Status
@@ -91,6 +93,7 @@ class Case:
     ends: Sequence[str] = ()
     distance: Callable[[], float] | None = None
     has_found_equations: bool = False
+    left_out: Sequence[HeldOut] = ()
 
     @property
     def coarse(self) -> str | None:
@@ -182,7 +185,33 @@ class Case:
     def error_beyond_noise(self, name: str) -> float:
         over = errors_over_noise(self.weighed[name], self.predicted[name], self.options, self.noise)
         rmse = np.array([channel.rmse for channel in self.scores[name].channels.values()])
-        return self.over_spread(np.where(over <= NEAR_NOISE_HELD, 0.0, rmse), self.scores[name])
+        is_noise = over <= NEAR_NOISE_HELD
+        if self.penalised:  # What a network leaves on other data may be more than the noise of its own.
+            noise = np.divide(rmse, over, out=np.full_like(rmse, np.inf), where=over > 0)
+            is_noise &= ~self.exceeds(name, NEAR_NOISE * noise)
+        return self.over_spread(np.where(is_noise, 0.0, rmse), self.scores[name])
+
+    def exceeds(self, name: str, errors: Float[np.ndarray, " state"]) -> Bool[np.ndarray, " state"]:
+        """Of each state: whether its errors on a split are larger than these by more than chance."""
+        squares, counts = squared_errors(self.weighed[name], self.predicted[name]), self.weighed[name].mask
+        chances = [
+            compare_squares(squares[..., state], np.full(counts.shape[:2], error**2), counts[..., state])
+            for state, error in enumerate(errors)
+        ]
+        return np.array(chances) < RISK / max(len(chances), 1)
+
+    @cached_property
+    def expected(self) -> ExpectedError | None:
+        """The interval for the error on new data, by blocks left out, or validation data; None where too little was.
+
+        The test data have no part in it, so that they can tell whether it is true.
+        """
+        if self.left_out:
+            return expect_error(self.left_out, self.spread, "blocks left out in turn")
+        if "validation" not in self.splits or self.chaos is not None:
+            return None
+        held = HeldOut(self.weighed["validation"], self.predicted["validation"])
+        return expect_error([held], self.spread, "validation data")
 
     @cached_property
     def noise_of_rows(self) -> Float[np.ndarray, " state"]:
@@ -227,7 +256,9 @@ class Case:
         if self.misfit is not None or any(self.errors[name] != 0 for name in self.held):
             return False
         train, noise = self.weighed["train"], self.noise if self.is_law else self.noise_of_rows
-        return is_noise(train, self.predicted["train"], self.options, noise)
+        left = [errors_over_noise(*part, self.options, noise) for part in self.left_out]
+        predicts = not left or bool((np.sqrt(np.mean(np.square(left), axis=0)) <= NEAR_NOISE_HELD).all())
+        return predicts and is_noise(train, self.predicted["train"], self.options, noise)
 
     @cached_property
     def far(self) -> dict[str, float]:

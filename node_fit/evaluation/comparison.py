@@ -5,6 +5,7 @@ from typing import cast
 import numpy as np
 from jaxtyping import Bool, Float
 
+Rows = Bool[np.ndarray, "trajectory time"]
 # Groups of consecutive rows whose means are compared, and the least that tell how much they vary.
 ROW_GROUPS, LEAST_GROUPS = 8, 3
 
@@ -12,7 +13,7 @@ ROW_GROUPS, LEAST_GROUPS = 8, 3
 def compare_squares(
     own: Float[np.ndarray, "trajectory time"],
     other: Float[np.ndarray, "trajectory time"],
-    counted: Bool[np.ndarray, "trajectory time"],
+    counted: Rows,
 ) -> float:
     """The probability that the other model's squared errors are as much smaller, if both are as good.
 
@@ -26,12 +27,21 @@ def compare_squares(
     """
     from scipy.special import stdtr
 
-    differences = (own - other)[counted]
-    groups = min(ROW_GROUPS, differences.size // 2)
-    if groups < LEAST_GROUPS or not np.isfinite(differences).all():
+    groups = row_groups(counted)
+    if len(groups) < LEAST_GROUPS or not np.isfinite((own - other)[counted]).all():
         return 1.0
-    means = np.array([group.mean() for group in np.array_split(differences, groups)])
-    center, error = float(means.mean()), float(means.std(ddof=1)) / groups**0.5
+    means = np.array([(own - other)[group].mean() for group in groups])
+    center, error = float(means.mean()), float(means.std(ddof=1)) / len(groups) ** 0.5
     if error == 0:
         return 0.0 if center > 0 else 1.0
-    return float(cast(np.floating, stdtr(groups - 1, -center / error)))
+    return float(cast(np.floating, stdtr(len(groups) - 1, -center / error)))
+
+
+def row_groups(counted: Rows) -> list[Rows]:
+    """A few groups of consecutive rows, whose means hardly depend on each other; each of two rows at least."""
+    rows = np.flatnonzero(counted)
+    groups = min(ROW_GROUPS, rows.size // 2)
+    masks = np.zeros((groups, counted.size), bool)
+    for mask, group in zip(masks, np.array_split(rows, max(groups, 1)), strict=False):
+        mask[group] = True
+    return [mask.reshape(counted.shape) for mask in masks]

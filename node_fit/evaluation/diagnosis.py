@@ -19,6 +19,7 @@ from ..runtime.validation import is_mapping
 from .advice import LONGER_WINDOW, POOR, Untried, advise_flat, join_alternatives, more_training, past_predicts
 from .case import FALLING, FLAT, GOOD_R2, LAST_CHUNK, MOST_OF_STAGE, WELL, Case, best_records, is_falling
 from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
+from .new_data import ExpectedError
 from .outliers import describe_outliers
 from .residuals import ResidualChecks, check_residuals
 from .simulation import Simulated, predictions_frame
@@ -180,6 +181,11 @@ class Assessment:
         bands = {} if self.simulated is None else self.simulated.bands
         return {name: coverage(self.splits[name], *edges) for name, edges in bands.items()}
 
+    @property
+    def expected(self) -> ExpectedError | None:
+        """The interval for the error on new data, by blocks left out, or validation data; None of too little."""
+        return self.case.expected
+
     def frame(self) -> "pandas.DataFrame":
         """A `pandas.DataFrame` with a row for each time of a split: trajectory, time, inputs, each state measured and
         predicted, with its band, and whether the row counts in the score (`scored`), or the start was read from it."""
@@ -209,8 +215,24 @@ def diagnose(case: Case) -> Diagnosis:
         verdict = is_runaway(case) or is_at_end(case) or is_off_optimum(case) or verdict
     if verdict.kind == "failed":
         return verdict
-    more = filter(None, (describe_outliers(case.splits["train"], case.outliers), outside_in_words(case.splits)))
-    return Diagnosis(verdict.kind, " ".join([verdict.sentence, *more]))
+    raised = describe_rise(case) if verdict.kind in FITS else None
+    more = (
+        raised and f"{raised[0].upper()}{raised[1:]}.",
+        None if verdict.kind == "unstable" else describe_expected(case),
+        describe_outliers(case.splits["train"], case.outliers),
+        outside_in_words(case.splits),
+    )
+    return Diagnosis(verdict.kind, " ".join(filter(None, [verdict.sentence, *more])))
+
+
+def describe_expected(case: Case) -> str | None:
+    """A sentence on the error to expect on new data, and on test data whose error is larger."""
+    expected = case.expected
+    if expected is None:
+        return None
+    test = case.nrmse.get("test", np.nan)
+    beyond = f"; the test data, with {test:.2g}, differ from these" if test > expected.high else ""
+    return f"On new data like these, expect {expected}{beyond}."
 
 
 def is_failed(case: Case) -> Diagnosis | None:
@@ -258,6 +280,8 @@ def is_constant(case: Case) -> Diagnosis | None:
 def is_flat(case: Case) -> Diagnosis | None:
     if not case.train.r2 <= FLAT:
         return None
+    if (trained_badly := is_worsened(case) or is_unfinished(case)) is not None:
+        return trained_badly
     said = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
     if stands_still(case.splits["train"], case.predicted["train"]):
         said += ", since the simulation stands still: where it starts, the equations have a steady state"
@@ -267,7 +291,19 @@ def is_flat(case: Case) -> Diagnosis | None:
 
 
 def is_worsened(case: Case) -> Diagnosis | None:
-    """Training that only raised the validation loss, so that its beginning is what is kept."""
+    """Training that only raised the validation loss, so that its beginning, which is poor, is what is kept."""
+    raised = describe_rise(case)
+    if raised is None or not poor_of(case):
+        return None
+    untried = Untried(case.options, case.chosen)
+    prior, lower = untried.prior() if case.penalised else None, lower_rate(case)
+    shorter = untried.shorter_windows(LONGER_WINDOW)
+    advice = join_alternatives([*lower, prior, shorter, "more data"])
+    return Diagnosis("worsened", f"worsened: {raised}; try {advice}.")
+
+
+def describe_rise(case: Case) -> str | None:
+    """How training raised the validation loss from its beginning on, in words; None if it did not."""
     records = best_records(case.history)
     if len(records) < 2 or case.train.nrmse <= GOOD_R2:
         return None
@@ -276,11 +312,7 @@ def is_worsened(case: Case) -> Diagnosis | None:
         return None
     if not end > (1 + FALLING) * begin:
         return None
-    untried = Untried(case.options, case.chosen)
-    prior, lower = untried.prior() if case.penalised else None, lower_rate(case)
-    shorter = untried.shorter_windows(LONGER_WINDOW)
-    said = f"worsened: training raised the validation loss from {begin:.2g} to {end:.2g}, so that its beginning is kept"
-    return Diagnosis("worsened", f"{said}; try {join_alternatives([*lower, prior, shorter, 'more data'])}.")
+    return f"training raised the validation loss from {begin:.2g} to {end:.2g}, so that its beginning is kept"
 
 
 def lower_rate(case: Case) -> list[str]:
@@ -411,8 +443,8 @@ def is_good(case: Case) -> Diagnosis:
 
 
 RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
-    *(is_failed, is_unstable, is_constant, is_noise_limited, is_coarse, is_worsened, is_unfinished),
-    *(is_flat, is_beaten, is_tied, is_overfitted, is_chaotic, is_poor, is_misfit, is_good),
+    *(is_failed, is_unstable, is_constant, is_noise_limited, is_coarse, is_flat, is_beaten, is_tied, is_overfitted),
+    *(is_worsened, is_unfinished, is_chaotic, is_poor, is_misfit, is_good),
 )
 
 

@@ -25,6 +25,7 @@ from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.task import Members
 from .ladder import CONTENT, FIRST_ATTEMPT, UNFINISHED, climb, has_few_values, is_open
+from .left_out import predict_left_out
 from .long_records import kept_of_race, race_long_record
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
@@ -130,8 +131,11 @@ def fit(
                 other = build_problem(changed, rows, None, earlier=model, callback=callback, offset=steps[-1])
                 return solve([other], [callback])[0]
 
+            def anew(settled: Options, rows: Dataset) -> Fit:
+                return solve([build_problem(settled, rows, None)], [Callback()])[0]
+
             result = climb(options, result, again, options.effort, callback, long)
-            result = refit_to_all(result, go_on, callback)
+            result = refit_to_all(predict_left_out(result, anew, callback), go_on, callback)
         return with_bands(result, options.members)
 
 

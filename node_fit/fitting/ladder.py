@@ -68,7 +68,9 @@ NARROW_WIDTH = 16
 # Hidden states that are added at a time to a driven record's model, how often, and those behind a readout by a network.
 MORE_HIDDEN, MOST_ADDED, HIDDEN_BEHIND = 2, 2, 2
 BESIDE_LINEAR = "small network beside a linear path"
-NETWORK_READOUT, MORE_STATES = "readout by a network", "more hidden states"
+NETWORK_READOUT, MORE_STATES, HIDDEN_STATE = "readout by a network", "more hidden states", "a hidden state"
+# A fit with a smaller error on its training data follows them: what it lacks is no state.
+FOLLOWED = 0.1
 # Rows of the windows of records without inputs whose starts are read from past rows: the first there are enough of.
 PAST_ROWS, WINDOWS_AFTER_PAST = "windows after past rows", (64, 32, 16)
 # Further fits, so that a command takes no more than some times as long as the first one.
@@ -152,7 +154,7 @@ class Judged:
 
     - `error`: the largest on data that it saw or was chosen by. `misfits`: the errors of each value that it is made of.
     - `is_worse_than_mean`: whether the mean of the training data is far better.
-    - `runs_away`: whether it leaves the data by far from starts and by inputs between theirs.
+    - `runs_away`: whether it leaves the data by far, from starts and by inputs between theirs, or simulated for longer.
     """
 
     fit: Fit
@@ -420,12 +422,12 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
         return Judged(fit, Attempt(name, "failed", None, None, None, horizon, seconds, keys), math.inf)
     splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
     # Without the history, which a run that is resumed does not have.
-    assessed = replace(fit, history=[]).assess(splits, LEVEL, gate=False)
+    assessed = replace(fit, history=[]).assess(splits, LEVEL, gate=horizon is None)
     case, train = assessed.case, fit.marked(splits["train"])
     misfits = {part: Misfit.of(data, case.predicted[part], train) for part, data in case.splits.items()}
     evidence = evidence_of(fit) if is_few(fit) else None
     attempt = Attempt(name, assessed.verdict.kind, None, None, evidence, horizon, seconds, keys)
-    away = horizon is None and runs_away(fit.model, train)
+    away = assessed.verdict.kind == "unstable" or (horizon is None and runs_away(fit.model, train))
     return with_errors(Judged(fit, attempt, math.inf, misfits, runs_away=away), Errors.of(misfits))
 
 
@@ -499,12 +501,13 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     if reads_past(first):
         return [*hidden, equations, linear, *growing, *polynomials]
     past = [Rung(PAST_ROWS, ("hidden", "start", "training.window"), after_past_rows), *hidden[1:]]
+    unseen = [Rung(name, ("hidden",), with_hidden_state) for name in (HIDDEN_STATE, f"yet {HIDDEN_STATE}")]
     if has_few_values(first.data["train"]):
-        return [equations, *past, *polynomials, *growing, linear]
+        return [equations, *past, *unseen, *polynomials, *growing, linear]
     if len(first.data["train"].states) <= MOST_VARIABLES:
         beside = Rung(BESIDE_LINEAR, ("field.linear", "penalty.ridge"), beside_linear)
-        return [equations, beside, *past, linear, *growing, *polynomials]
-    return [equations, linear, *growing, *past, *polynomials]
+        return [equations, beside, *past, *unseen, linear, *growing, *polynomials]
+    return [equations, linear, *growing, *past, *unseen, *polynomials]
 
 
 def is_measured(options: Options, tried: Sequence[Judged]) -> bool:
@@ -554,6 +557,24 @@ def with_more_states(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opt
         window = Training(window=before.training.window)
         options = replace(options, start=before.start, training=window)
     return replace(options, observation=before.observation, hidden=hidden, penalty=penalty)
+
+
+def with_hidden_state(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """One more state that nobody measured, whose start is read from first rows and inputs, such as a dose: where what
+    is measured does not tell how it goes on, no field of it fits even the training data."""
+    best = best_of(tried)
+    added = [each for each in tried if each.attempt.name.endswith(HIDDEN_STATE)]
+    direct = says(options.observation, "is_direct", False) and not fit.data["train"].angles
+    follows = best.attempt.train is not None and best.attempt.train <= FOLLOWED
+    if (
+        options.hidden != "auto"
+        or options.start != "auto"
+        or not direct
+        or follows
+        or (added and added[-1] is not best)
+    ):
+        return None
+    return None if best.attempt.verdict in CONTENT else replace(options, hidden=count_hidden(best.fit) + 1)
 
 
 def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:

@@ -22,6 +22,7 @@ from ..evaluation.chaos import ChaosScores, score_chaos
 from ..evaluation.diagnosis import Assessment, Diagnosis, assess
 from ..evaluation.ends import describe_constants_at_ends
 from ..evaluation.metrics import Score, score, score_values
+from ..evaluation.new_data import HeldOut
 from ..evaluation.noise import with_model_noise
 from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import Simulated, simulate_splits
@@ -90,6 +91,7 @@ class Fit:
     - `optimum`: the fitted model, where `model` is an ensemble drawn around it.
     - `validated`: the model that validation data have chosen, where `model` was fitted to them afterwards; their scores
       are those of this one.
+    - `left_out`: blocks of the data, and predictions of models that were trained without them.
     """
 
     model: NeuralODE | Ensemble
@@ -117,6 +119,7 @@ class Fit:
     log_evidence: float | None = None
     optimum: NeuralODE | None = None
     validated: NeuralODE | None = None
+    left_out: tuple[HeldOut, ...] = ()
 
     def predict(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Float[np.ndarray, "... state"]:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
@@ -188,7 +191,7 @@ class Fit:
     def simple_predictions(
         self, train: Dataset, data: Dataset, *, trained: bool = False
     ) -> dict[str, Float[np.ndarray, "trajectory time state"]]:
-        """Predictions of the simple models of `simple_scores`."""
+        """HeldOut of the simple models of `simple_scores`."""
         simple = predict_baselines(self.marked(train), self.scored(data, trained=trained))
         if (best := self.rival or self.linear) is not None:
             simple["state-space"] = best.predict(data)
@@ -238,7 +241,8 @@ class Fit:
         typical = self.model.typical
         case = Case(
             self.status,
-            [] if self.is_linear else self.history,  # The losses of a model that was not kept say nothing of it.
+            # The losses of a model that was not kept, or was trained further on other rows, say nothing of it.
+            [] if self.is_linear or self.validated is not None else self.history,
             {
                 name: self.with_noise(self.scored(part, trained=name == "train"), predicted[name])
                 for name, part in given.items()
@@ -260,6 +264,7 @@ class Fit:
             describe_constants_at_ends(typical, self.options),
             (lambda: self.distance) if is_equations_alone(typical.field) else None,
             any(choice.key == "field" and choice.value == "sparse" for choice in self.choices),
+            self.left_out,
         )
         return assess(case, simulated)
 

@@ -58,6 +58,7 @@ class Summary(TypedDict):
     warnings: list[str]
     linear_is_best: bool
     diagnosis: Json
+    expected: Json | None
     attempts: list[Json]
     horizon: int | None
     chaos: Json | None

@@ -236,6 +236,19 @@ def test_errors_held_out_that_exceed_the_noise_are_no_noise(times, kind):
         assert "that on validation data is 2.7 times that on training data" in found.sentence
 
 
+@pytest.mark.parametrize(("rows", "kind"), [(20, "noise-limited"), (300, "good")])
+def test_a_network_is_not_at_the_noise_where_new_data_surely_show_more(rows, kind):
+    """Errors held out of 1.7 times the noise may be chance in few rows; the few constants of a law follow no noise."""
+    clean = rotation(times=300)
+    noise = 0.05 * np.random.default_rng(0).normal(size=clean.ys.shape)
+    data = nf.Dataset.from_arrays(clean.ts[0], clean.ys + noise)
+    held = dataclasses.replace(data, scored=data.scored & (np.arange(300) < rows))
+    splits, predicted = {"train": data, "test": held}, {"train": clean.ys, "test": data.ys + 1.7 * noise}
+    case = Case("converged", STALLED, splits, predicted)
+    assert diagnose(case).kind == kind
+    assert diagnose(dataclasses.replace(case, penalised=False)).kind == "noise-limited"
+
+
 def test_a_good_fit_is_compared_with_the_best_simple_model():
     data = rotation()
     splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 1e-3}
@@ -760,12 +773,36 @@ def test_training_that_made_validation_worse_is_not_unfinished():
         return [dataclasses.replace(record(loss, step), validation_loss=held) for loss, held, step in losses]
 
     adam = nf.Options(optimizer=nf.Adam(learning_rate=0.03))
-    worse = Case("completed", history((0.026, 0.1, 0.2)), {"train": data}, {"train": data.ys + 0.1}, options=adam)
+    worse = Case("completed", history((0.026, 0.1, 0.2)), {"train": data}, {"train": data.ys + 0.3}, options=adam)
     found = diagnose(worse)
     assert found.kind == "worsened" and "from 0.026 to 0.2" in found.sentence
     assert "optimizer.learning_rate=0.003" in found.sentence and "optimizer=lbfgs" in found.sentence
     better = dataclasses.replace(worse, history=history((0.2, 0.1, 0.05)))
     assert diagnose(better).kind == "unfinished"
+    # A beginning that is good stays good.
+    good = diagnose(dataclasses.replace(worse, predicted={"train": data.ys + 0.1}))
+    assert good.kind == "good"
+    assert "Training raised the validation loss from 0.026 to 0.2, so that its beginning is kept." in good.sentence
+
+
+def test_what_beats_a_fit_comes_before_how_it_was_trained():
+    """A fit whose loss still falls, or has risen, is beaten, tied or overfitted all the same, and the advice knows."""
+    data = rotation()
+    falling = [record(loss, 100 * (at + 1)) for at, loss in enumerate((0.4, 0.3, 0.2))]
+    rising = [
+        dataclasses.replace(each, validation_loss=held) for each, held in zip(falling, (0.02, 0.1, 0.2), strict=True)
+    ]
+    splits = {"train": data, "validation": data}
+    off = {"train": data.ys + 0.1, "validation": data.ys + 0.4}
+    linear, mean = {"linear": data.ys + 0.01}, {"mean": data.ys + 0.41}
+    for history in (falling, rising):
+        case = Case("completed", history, splits, {**off, "train": data.ys + 0.3}, {"validation": linear})
+        assert diagnose(case).kind == "beaten"
+        assert "training.steps" in diagnose(dataclasses.replace(case, history=falling)).sentence
+        assert diagnose(dataclasses.replace(case, rivals={"validation": mean})).kind == "tied"
+        assert diagnose(dataclasses.replace(case, rivals={}, predicted=off)).kind == "overfitted"
+        flat = {role: np.zeros_like(data.ys) for role in splits}
+        assert diagnose(dataclasses.replace(case, predicted=flat)).kind in ("unfinished", "worsened")
 
 
 def test_unfinished_training_is_not_put_on_hidden_states():

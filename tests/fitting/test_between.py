@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import node_fit as nf
+from node_fit.evaluation.diagnosis import Diagnosis
+from node_fit.evaluation.stability import Escape
 from node_fit.fitting import ladder
 from node_fit.fitting.between import runs_away, trajectories_between
 
@@ -82,3 +84,17 @@ def test_what_runs_away_is_kept_only_where_all_do():
     assert stays.beats(lost) and not lost.beats(stays)
     assert ladder.wants_more([lost], options) and not ladder.wants_more([stays], options)
     assert ladder.why_more(lost) == "linear runs away between the trajectories"
+
+
+def test_what_runs_away_in_longer_simulations_is_kept_only_where_all_do(monkeypatch):
+    """The verdict at the end would say it, when nothing else is tried any more."""
+    data = responses()
+    model = model_of(Bump(30.0), data)
+    options = nf.Options(field="linear", hidden=0)
+    fit = nf.Fit(model, "completed", "took all steps", [], 0, 1, 0, 0, 0.0, 0.0, data={"train": data}, options=options)
+    assert not ladder.judge_attempt("linear", fit, None).runs_away
+    monkeypatch.setattr("node_fit.evaluation.diagnosis.RULES", (lambda case: Diagnosis("good", "good."),))
+    monkeypatch.setattr(nf.Fit, "find_escape", lambda self, train: Escape("y", 1e6, 0.0, 1.0))
+    away = ladder.judge_attempt("linear", fit, None)
+    assert away.runs_away and away.attempt.verdict == "unstable"
+    assert not ladder.judge_attempt("linear", fit, 5).runs_away, "of windows nothing longer is asked"

@@ -250,6 +250,24 @@ def first():
     return nf.fit(rotation(), training=nf.Training(steps=5), progress=False, options=nf.Options(effort="quick"))
 
 
+def effects_of_doses(count, seed=0):
+    """Few noisy rows after doses that pass a compartment which nobody measured; the dose is an input."""
+    rng, ts = np.random.default_rng(seed), np.linspace(0, 5, 16)
+    doses = rng.uniform(1, 5, count)
+    ys = doses[:, None] * (np.exp(-0.5 * ts) - np.exp(-1.2 * ts)) + 0.02 * rng.normal(size=(count, 16))
+    us = np.repeat(doses, 16).reshape(count, 16, 1)
+    return nf.Dataset.from_arrays(np.tile(ts, (count, 1)), ys[..., None], us, states=["effect"], inputs=["dose"])
+
+
+def test_a_hidden_state_is_tried_where_no_field_of_what_is_measured_fits():
+    """All rise from 0, and fall through the same values: the measured state alone does not tell which way it goes."""
+    splits = effects_of_doses(10).split(test=0)
+    found = nf.fit(splits.train, validation=splits.validation, progress=False, options=nf.Options(discover=False))
+    assert [each.name for each in found.attempts] == ["as chosen", "a hidden state"]
+    assert found.attempts[0].train > 0.4 and found.attempts[1].kept and ladder.count_hidden(found) == 1
+    assert found.score(effects_of_doses(4, seed=1)).nrmse < 0.06
+
+
 def test_of_few_rows_a_good_fit_with_an_evidence_is_better_than_one_without(first):
     wide, likely = judged(first, train=0.1), judged(first, train=0.2, evidence=30.0)
     assert likely.beats(wide) and not wide.beats(likely)

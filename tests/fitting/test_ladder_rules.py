@@ -142,3 +142,47 @@ def test_why_another_fit_is_made(monkeypatch):
             monkeypatch.setattr(ladder, name, lambda fit, holds=name == rule: holds)
         monkeypatch.setattr(ladder, "count_hidden", lambda fit: 2)
         assert says in why_more(judged(1.0, "good"))
+
+
+def with_hidden(judged: Judged, hidden: int) -> Judged:
+    judged.fit.options = nf.Options(hidden=hidden)
+    judged.fit.data["train"].angles = {}
+    return judged
+
+
+@pytest.mark.parametrize(
+    ("verdict", "errors", "given", "hidden"),
+    [
+        ("poor", (0.5, 0.6), {}, 1),
+        ("good", (0.5, 0.6), {}, None),
+        ("overfitted", (0.05, 0.6), {}, None),
+        ("poor", (0.5, 0.6), {"hidden": 0}, None),
+        ("poor", (0.5, 0.6), {"start": nf.Fitted}, None),
+        ("poor", (0.5, 0.6), {"observation": ladder.NetworkReadout}, None),
+    ],
+    ids=["poor", "good", "follows its rows", "hidden given", "start given", "another readout"],
+)
+def test_a_hidden_state_is_added_to_what_does_not_follow_its_training_rows(verdict, errors, given, hidden):
+    best = with_hidden(judged(errors[1], verdict, train=errors[0]), 0)
+    changed = ladder.with_hidden_state(nf.Options(**given), best.fit, [best])
+    assert (changed and changed.hidden) == hidden
+
+
+def test_another_hidden_state_is_added_only_where_the_first_has_helped():
+    plain = with_hidden(judged(0.6), 0)
+    for error, hidden in ((0.3, 2), (0.8, None)):
+        added = with_hidden(judged(error, name=ladder.HIDDEN_STATE), 1)
+        changed = ladder.with_hidden_state(nf.Options(), plain.fit, [plain, added])
+        assert (changed and changed.hidden) == hidden
+
+
+def test_a_hidden_state_is_tried_before_polynomials_of_what_is_measured():
+    """They can't do it either, and each costs a fit."""
+    first = Mock(spec=Fit, options=nf.Options(field=nf.MLP))
+    for rows, states in ((50, 1), (5_000, 1), (5_000, 9)):
+        train = Mock(spec=nf.Dataset, mask=np.ones((1, rows, states), bool), is_driven=False)
+        train.states = tuple(f"x{index}" for index in range(states))
+        first.data = {"train": train}
+        names = [rung.name for rung in ladder.rungs(nf.Options(), first, None, "normal")]
+        assert names.index(ladder.HIDDEN_STATE) + 1 == names.index(f"yet {ladder.HIDDEN_STATE}")
+        assert names.index(ladder.HIDDEN_STATE) < names.index("quadratic")

@@ -85,6 +85,13 @@ def test_validation_scores_are_those_of_the_model_before(first, last, level):
         assert not np.allclose(drawn.dense["train"][1], old.dense["train"][1], rtol=1e-4, atol=1e-5)
 
 
+def test_the_verdict_is_not_on_the_training_before(first, last):
+    """Validation losses that rose there say nothing of a model that was trained on these rows, too."""
+    records = [replace(first.history[0], step=step, validation_loss=loss) for step, loss in ((1, 0.01), (2, 1.0))]
+    old, new = (replace(fit, history=records, status="completed").assess(gate=False).case for fit in (first, last))
+    assert list(old.history) == records and not new.history
+
+
 def test_a_model_that_is_worse_on_all_rows_is_not_kept(first):
     weights = eqx.filter(first.model.field, eqx.is_inexact_array)
     spoilt = replace(first, model=replace(first.model, field=eqx.apply_updates(first.model.field, weights)))

@@ -1,0 +1,134 @@
+"""Trains a chosen model again without each of a few blocks of the data, each of which it then predicts as new data.
+
+Validation data are one stretch of a record, and they have chosen an iterate, a weight of the prior and an attempt, so
+that their error flatters what came of it. Blocks that a model has not seen, simulated from their own start as a user
+will, do not (M. Stone, J. R. Stat. Soc. B 36, 1974; blocks of rows: D. R. Roberts et al., Ecography 40, 2017).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+
+from ..data.dataset import Dataset
+from ..data.trajectories import cut
+from ..evaluation.case import best_records
+from ..evaluation.metrics import score_values
+from ..evaluation.new_data import HeldOut
+from ..evaluation.simulation import together
+from ..options.options import Options
+from ..options.recipes import DIRECT_RECIPE
+from ..training.callback import Callback, Record
+from .refit import STEPS_ON_ALL, gains_by_more_rows
+from .result import Fit
+
+LEFT_OUT_LOG = logging.getLogger(__name__)
+# Blocks, and fewer of short records; rows up to which each is left out alone, and up to which any is.
+BLOCKS, FEWEST_BLOCKS, ROWS_OF_ONE_BLOCK, MOST_ROWS_LEFT_OUT = 8, 4, 1_000, 5_000
+# A block has so many times the rows that its start is read from.
+LEAST_BLOCK = 3
+
+# Fits with other options to other data.
+Anew = Callable[[Options, Dataset], Fit]
+
+
+class Fold(NamedTuple):
+    """Rows that are left out, and the parts of trajectories that they are: index, first row, row after the last."""
+
+    rows: Bool[np.ndarray, "trajectory time"]
+    pieces: Sequence[tuple[int, int, int]]
+
+    @staticmethod
+    def of(data: Dataset, pieces: Sequence[tuple[int, int, int]]) -> "Fold":
+        rows = np.zeros(data.scored.shape, bool)
+        for row, first, after in pieces:
+            rows[row, first:after] = True
+        return Fold(rows, pieces)
+
+
+def predict_left_out(fit: Fit, anew: Anew, callback: Callback) -> Fit:
+    """The fit with predictions of blocks of its data by models that have not seen them, if it is one that needs them.
+
+    **Arguments:** `anew`: makes a fit. `callback`: told of each; a `KeyboardInterrupt` of it ends the fit.
+    """
+    if not gains_by_more_rows(fit):
+        return fit
+    rows, start = all_rows(fit), fit.model.typical.start
+    reads = max(start.given_rows or 1, start.past + start.washout)
+    folds, count = make_folds(rows, int(fit.options.training.stride or 1), reads), int(rows.lengths.sum())
+    if not folds or count > MOST_ROWS_LEFT_OUT:
+        return fit
+    # Of many rows, each model does without two blocks that are far apart, which takes half of the time.
+    times = len(folds) if count <= ROWS_OF_ONE_BLOCK else -(-len(folds) // 2)
+    options, found, seconds = options_of_folds(fit), list[HeldOut](), fit.train_seconds
+    try:
+        for number in range(times):
+            callback.on_trial(
+                f"the fit without a part of the rows, to see how they are predicted: {number + 1} of {times}"
+            )
+            absent = folds[number::times]
+            other = anew(options, replace(rows, scored=rows.scored & ~np.any([fold.rows for fold in absent], axis=0)))
+            if other.status == "failed":
+                return fit
+            found += [predict_fold(other, rows, fold) for fold in absent]
+            seconds += other.train_seconds + other.compile_seconds
+    except KeyboardInterrupt as ended:
+        return replace(fit, status="interrupted", reason=str(ended) or "by Ctrl-C")
+    except Exception as error:  # A fit that is there is never lost to what is said of it.
+        LEFT_OUT_LOG.warning("blocks left out: %s", error)
+        return fit
+    return replace(fit, left_out=tuple(found), train_seconds=seconds)
+
+
+def predict_fold(fit: Fit, rows: Dataset, fold: Fold) -> HeldOut:
+    """The rows of a fold that count, as trajectories that begin there, and what a fit predicts of them."""
+    part = cut(rows, fold.pieces, [f"{rows.trajectories[row]}[{first}:{after}]" for row, first, after in fold.pieces])
+    return HeldOut(score_values(fit.model, part), np.asarray(fit.model.predict(part)))
+
+
+def all_rows(fit: Fit) -> Dataset:
+    """Training and validation data together; records that were cut in time are whole again."""
+    train, held = fit.data["train"], fit.data["validation"]
+    rows = int(train.ts.shape[1])
+    alike = held.trajectories == train.trajectories and int(held.ts.shape[1]) >= rows
+    if not (alike and np.array_equal(held.ts[:, :rows][train.valid], train.ts[train.valid])):
+        return together(dict(fit.data))
+    scored = held.scored.copy()
+    scored[:, :rows] |= train.scored
+    return replace(held, scored=scored)
+
+
+def make_folds(data: Dataset, stride: int, reads: int) -> list[Fold]:
+    """Blocks of about equal size: groups of trajectories, or stretches of each where they are few; none of short ones.
+
+    Stretches begin at multiples of the stride of windows, so that as many windows are left each time, in one program.
+    """
+    lengths = data.lengths.tolist()
+    for count in (BLOCKS, FEWEST_BLOCKS):
+        if len(lengths) >= FEWEST_BLOCKS:
+            groups = np.array_split(np.arange(len(lengths)), min(count, len(lengths)))
+            pieces = [[(int(row), 0, lengths[row]) for row in group] for group in groups]
+        else:
+            sizes = [length // count // stride * stride for length in lengths]
+            pieces = [[(row, k * size, (k + 1) * size) for row, size in enumerate(sizes)] for k in range(count)]
+        if all(after - first >= LEAST_BLOCK * reads for block in pieces for _, first, after in block):
+            return [Fold.of(data, block) for block in pieces]
+    return []
+
+
+def options_of_folds(fit: Fit) -> Options:
+    """The options of the fit, as they were settled, with the steps after which validation data were predicted best."""
+    training = replace(fit.options.training, steps=steps_to_best(fit.history) or STEPS_ON_ALL)
+    return replace(fit.options, recipe=DIRECT_RECIPE, training=training, restarts=1)
+
+
+def steps_to_best(history: Sequence[Record]) -> int | None:
+    """Steps of the last stage up to its best chunk; None where no two chunks tell how long they are."""
+    records = best_records(history)
+    if len(records) < 2:
+        return None
+    best = min(records, key=lambda record: record.judged_loss)
+    return best.step - records[0].step + (records[1].step - records[0].step)
