@@ -68,13 +68,14 @@ NARROW_WIDTH = 16
 # Hidden states that are added at a time to a driven record's model, how often, and those behind a readout by a network.
 MORE_HIDDEN, MOST_ADDED, HIDDEN_BEHIND = 2, 2, 2
 BESIDE_LINEAR = "small network beside a linear path"
-NETWORK_READOUT, MORE_STATES, HIDDEN_STATE = "readout by a network", "more hidden states", "a hidden state"
-# A fit with a smaller error on its training data follows them: what it lacks is no state.
-FOLLOWED = 0.1
+NETWORK_READOUT, MORE_STATES = "readout by a network", "more hidden states"
+HIDDEN_STATE, TOLD_BY_ROWS = "hidden state", "told by first rows"
+# Rows that tell the start of a hidden state in short trajectories, of which these are a quarter at the most.
+FIRST_ROWS = 4
 # Rows of the windows of records without inputs whose starts are read from past rows: the first there are enough of.
 PAST_ROWS, WINDOWS_AFTER_PAST = "windows after past rows", (64, 32, 16)
 # Further fits, so that a command takes no more than some times as long as the first one.
-MOST_ATTEMPTS = {"quick": 0, "normal": 4, "thorough": 100}
+MOST_ATTEMPTS = {"quick": 0, "normal": 6, "thorough": 100}
 # Starts of known equations, the first from the constants that were given.
 KNOWN_STARTS = {"normal": 5, "thorough": 32}
 # Rows of the windows into which a chaotic record is cut.
@@ -501,7 +502,11 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     if reads_past(first):
         return [*hidden, equations, linear, *growing, *polynomials]
     past = [Rung(PAST_ROWS, ("hidden", "start", "training.window"), after_past_rows), *hidden[1:]]
-    unseen = [Rung(name, ("hidden",), with_hidden_state) for name in (HIDDEN_STATE, f"yet {HIDDEN_STATE}")]
+    unseen = [
+        Rung(HIDDEN_STATE, ("hidden",), with_hidden_state),
+        Rung(f"{HIDDEN_STATE} {TOLD_BY_ROWS}", ("hidden", "start"), told_by_first_rows),
+        Rung(f"another {HIDDEN_STATE}", ("hidden", "start"), with_another_hidden_state),
+    ]
     if has_few_values(first.data["train"]):
         return [equations, *past, *unseen, *polynomials, *growing, linear]
     if len(first.data["train"].states) <= MOST_VARIABLES:
@@ -559,22 +564,35 @@ def with_more_states(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opt
     return replace(options, observation=before.observation, hidden=hidden, penalty=penalty)
 
 
-def with_hidden_state(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
-    """One more state that nobody measured, whose start is read from first rows and inputs, such as a dose: where what
-    is measured does not tell how it goes on, no field of it fits even the training data."""
-    best = best_of(tried)
-    added = [each for each in tried if each.attempt.name.endswith(HIDDEN_STATE)]
+def may_hide_states(options: Options, fit: Fit, tried: Sequence[Judged]) -> bool:
+    """Whether a state that nobody measured may be what the best fit lacks, and the user has left that open."""
     direct = says(options.observation, "is_direct", False) and not fit.data["train"].angles
-    follows = best.attempt.train is not None and best.attempt.train <= FOLLOWED
-    if (
-        options.hidden != "auto"
-        or options.start != "auto"
-        or not direct
-        or follows
-        or (added and added[-1] is not best)
-    ):
+    is_left_open = options.hidden == "auto" and options.start == "auto" and direct
+    return is_left_open and best_of(tried).attempt.verdict not in CONTENT
+
+
+def with_hidden_state(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """A hidden state whose start is found, or follows from inputs that do not change, such as a dose."""
+    alone = not count_hidden(best_of(tried).fit)
+    return replace(options, hidden=1) if alone and may_hide_states(options, fit, tried) else None
+
+
+def told_by_first_rows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """A hidden state whose start is read from the first rows: a speed, or what was there before the first one."""
+    rows = min(FIRST_ROWS, int(fit.data["train"].lengths.min()) // FIRST_ROWS)
+    if rows < 2 or not may_hide_states(options, fit, tried):
         return None
-    return None if best.attempt.verdict in CONTENT else replace(options, hidden=count_hidden(best.fit) + 1)
+    hidden = max(count_hidden(best_of(tried).fit), 1)
+    return replace(options, hidden=hidden, start=functools.partial(Encoder, rows=rows))
+
+
+def with_another_hidden_state(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """The best fit with a hidden state, with one more."""
+    best = best_of(tried)
+    if HIDDEN_STATE not in best.attempt.name or not may_hide_states(options, fit, tried):
+        return None
+    start = best.fit.options.start if TOLD_BY_ROWS in best.attempt.name else "auto"
+    return replace(options, hidden=count_hidden(best.fit) + 1, start=start)
 
 
 def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:

@@ -207,6 +207,42 @@ KINDS = {
         rows=40,
         count=8,
     ),
+    "positions": Kind(
+        lambda x, u, t: (x[1], -2 * np.sin(x[0]) - 0.2 * x[1]),
+        first,
+        nothing,
+        near((-1.5, -1.5), (1.5, 1.5)),
+        0.25,
+        30,
+        10,
+    ),
+    "fed batches": Kind(
+        lambda x, u, t: (x[0] * (x[1] / (0.5 + x[1]) - 0.1), u[0] - 1.2 * x[0] * x[1] / (0.5 + x[1])),
+        first,
+        switched(0, 0.6, 8),
+        near((0.1, 1), (0.4, 1)),
+        0.5,
+        rows=32,
+        count=10,
+    ),
+    "infected": Kind(
+        lambda x, u, t: (-1.2 * x[0] * x[1], 1.2 * x[0] * x[1] - 0.4 * x[1]),
+        lambda x, u: x[1:],
+        nothing,
+        near((0.6, 0.02), (1, 0.02)),
+        0.8,
+        rows=25,
+        count=9,
+    ),
+    "chain": Kind(
+        lambda x, u, t: (-0.8 * x[0], 0.8 * x[0] - 0.5 * x[1] - 0.3 * x[1] ** 2),
+        lambda x, u: x[1:],
+        nothing,
+        near((1, 0), (3, 0)),
+        0.4,
+        rows=20,
+        count=9,
+    ),
     "heated rooms": Kind(
         lambda x, u, t: (
             0.5 * (u[1] - x[0]) + 0.8 * (x[1] - x[0]) + u[0] ** 2,
@@ -243,7 +279,7 @@ def make_sample(kind, seed):
     several = kind.count > 1
     records = [kind.simulate(rng, kind.rows) for _ in range(kind.count + (3 if several else 0))]
     spread = np.concatenate([ys for _, _, ys in records]).std(axis=0)
-    names = ["y", "z"][: len(spread)]
+    names = ["y", "z", "w"][: len(spread)]
     noisy = []
     for ts, us, ys in records:
         walk = rng.standard_normal(ys.shape).cumsum(axis=0) / len(ys) ** 0.5
@@ -319,7 +355,7 @@ def main():
     args = parser.parse_args()
     print("| record | seed | attempt | verdict | true | away | kept | best | regret | expected | new | seconds |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    rows = []
+    rows, said = [], []
     for name in args.only:
         for seed in range(args.first, args.first + args.seeds):
             tried = []
@@ -342,8 +378,10 @@ def main():
             cells = (name, seed, kept, verdict.kind, "yes" if true else "NO", "yes" if away else "-")
             figures = f"{error:.3f} | {best:.3f} | {error / best:.2f} | {low:.3f} to {high:.3f} | {new:.3f}"
             print("|", " | ".join(map(str, cells)), "|", figures, f"| {seconds:.0f} |", flush=True)
-            print("   ", verdict.sentence, flush=True)
+            said.append((name, seed, true, verdict.sentence))
     true, away, regret, inside = (np.array(column) for column in zip(*rows, strict=True))
+    print("\nVerdicts that are false:\n")
+    print("\n".join(f"- {name}, {seed}: {sentence}" for name, seed, true, sentence in said if not true))
     print(f"\nverdicts true: {true.sum()} of {len(rows)}; run-aways called good: {away.sum()}")
     print(
         f"regret: {np.median(regret):.2f} in the median, {regret.max():.2f} at worst; in the interval: {inside.sum()}"

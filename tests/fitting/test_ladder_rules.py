@@ -144,39 +144,53 @@ def test_why_another_fit_is_made(monkeypatch):
         assert says in why_more(judged(1.0, "good"))
 
 
-def with_hidden(judged: Judged, hidden: int) -> Judged:
-    judged.fit.options = nf.Options(hidden=hidden)
+def with_hidden(judged: Judged, hidden: int, **more) -> Judged:
+    judged.fit.options = nf.Options(hidden=hidden, **more)
     judged.fit.data["train"].angles = {}
     return judged
 
 
 @pytest.mark.parametrize(
-    ("verdict", "errors", "given", "hidden"),
+    ("verdict", "given", "hidden"),
     [
-        ("poor", (0.5, 0.6), {}, 1),
-        ("good", (0.5, 0.6), {}, None),
-        ("overfitted", (0.05, 0.6), {}, None),
-        ("poor", (0.5, 0.6), {"hidden": 0}, None),
-        ("poor", (0.5, 0.6), {"start": nf.Fitted}, None),
-        ("poor", (0.5, 0.6), {"observation": ladder.NetworkReadout}, None),
+        ("poor", {}, 1),
+        ("overfitted", {}, 1),
+        ("good", {}, None),
+        ("poor", {"hidden": 0}, None),
+        ("poor", {"start": nf.Fitted}, None),
+        ("poor", {"observation": ladder.NetworkReadout}, None),
     ],
-    ids=["poor", "good", "follows its rows", "hidden given", "start given", "another readout"],
+    ids=["poor", "overfitted", "good", "hidden given", "start given", "another readout"],
 )
-def test_a_hidden_state_is_added_to_what_does_not_follow_its_training_rows(verdict, errors, given, hidden):
-    best = with_hidden(judged(errors[1], verdict, train=errors[0]), 0)
-    changed = ladder.with_hidden_state(nf.Options(**given), best.fit, [best])
-    assert (changed and changed.hidden) == hidden
-
-
-def test_another_hidden_state_is_added_only_where_the_first_has_helped():
-    plain = with_hidden(judged(0.6), 0)
-    for error, hidden in ((0.3, 2), (0.8, None)):
-        added = with_hidden(judged(error, name=ladder.HIDDEN_STATE), 1)
-        changed = ladder.with_hidden_state(nf.Options(), plain.fit, [plain, added])
+def test_a_hidden_state_is_added_to_what_is_not_good(verdict, given, hidden):
+    """A missing state looks like overfitting, too: a network follows each trajectory, and none beside it."""
+    best = with_hidden(judged(0.6, verdict), 0)
+    for rung in (ladder.with_hidden_state, ladder.told_by_first_rows):
+        changed = rung(nf.Options(**given), best.fit, [best])
         assert (changed and changed.hidden) == hidden
 
 
-def test_a_hidden_state_is_tried_before_polynomials_of_what_is_measured():
+def test_the_start_of_a_hidden_state_is_read_from_a_quarter_of_the_rows_at_most():
+    best = with_hidden(judged(0.6), 0)
+    for shortest, rows in ((200, 4), (12, 3), (7, None)):
+        best.fit.data["train"].lengths = np.array([shortest, 300])
+        changed = ladder.told_by_first_rows(nf.Options(), best.fit, [best])
+        assert (changed and changed.start.keywords["rows"]) == rows
+
+
+def test_another_hidden_state_is_added_only_where_one_has_helped():
+    plain = with_hidden(judged(0.6), 0)
+    assert ladder.with_another_hidden_state(nf.Options(), plain.fit, [plain]) is None
+    for name, start in ((ladder.HIDDEN_STATE, "auto"), (f"hidden state {ladder.TOLD_BY_ROWS}", nf.Encoder)):
+        added = with_hidden(judged(0.3, name=name), 1, start=nf.Encoder)
+        changed = ladder.with_another_hidden_state(nf.Options(), plain.fit, [plain, added])
+        assert changed.hidden == 2 and changed.start == start
+        assert ladder.with_hidden_state(nf.Options(), plain.fit, [plain, added]) is None
+        worse = with_hidden(judged(0.8, name=name), 1)
+        assert ladder.with_another_hidden_state(nf.Options(), plain.fit, [plain, worse]) is None
+
+
+def test_hidden_states_are_tried_before_polynomials_of_what_is_measured():
     """They can't do it either, and each costs a fit."""
     first = Mock(spec=Fit, options=nf.Options(field=nf.MLP))
     for rows, states in ((50, 1), (5_000, 1), (5_000, 9)):
@@ -184,5 +198,5 @@ def test_a_hidden_state_is_tried_before_polynomials_of_what_is_measured():
         train.states = tuple(f"x{index}" for index in range(states))
         first.data = {"train": train}
         names = [rung.name for rung in ladder.rungs(nf.Options(), first, None, "normal")]
-        assert names.index(ladder.HIDDEN_STATE) + 1 == names.index(f"yet {ladder.HIDDEN_STATE}")
-        assert names.index(ladder.HIDDEN_STATE) < names.index("quadratic")
+        hidden = [index for index, name in enumerate(names) if ladder.HIDDEN_STATE in name and "states" not in name]
+        assert len(hidden) == 3 and hidden[-1] < names.index("quadratic")
