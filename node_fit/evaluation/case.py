@@ -257,7 +257,7 @@ class Case:
             return False
         train, noise = self.weighed["train"], self.noise if self.is_law else self.noise_of_rows
         left = [errors_over_noise(*part, self.options, noise) for part in self.left_out]
-        predicts = not left or bool((np.sqrt(np.mean(np.square(left), axis=0)) <= NEAR_NOISE_HELD).all())
+        predicts = not left or bool((np.max(left, axis=0) <= NEAR_NOISE_HELD).all())
         return predicts and is_noise(train, self.predicted["train"], self.options, noise)
 
     @cached_property
