@@ -29,6 +29,7 @@ from ..data.tables.guess import (
     find_deviations,
     find_likely_inputs,
     find_no_states,
+    find_records,
     find_time_of_day,
     guess_by_names,
     is_repeating,
@@ -409,6 +410,9 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
         free = [name for name in free if name != records]
     else:
         records = None
+        if time is not None and "data.trajectory" not in given and len(free) > 1:
+            records = find_records(path, time, free, options)
+            free = [name for name in free if name != records]
     time_of_day = None
     if time is not None and "data.time_of_day" not in given:
         time_of_day = find_time_of_day(path, time, free, options)

@@ -12,6 +12,7 @@ from node_fit.data.tables.guess import (
     GuessedRoles,
     find_followers,
     find_likely_inputs,
+    find_records,
     guess_by_names,
     is_repeating,
     look_set,
@@ -48,6 +49,33 @@ def test_numbers_of_rows_name_no_records(tmp_path):
     (tmp_path / "a.csv").write_text("id,t,x\n1,0,1\n2,1,2\n3,2,3\n")
     (tmp_path / "b.csv").write_text("id,t,x\n1,0,1\n1,1,2\n2,0,3\n")
     assert not is_repeating(tmp_path / "a.csv", "id") and is_repeating(tmp_path / "b.csv", "id")
+
+
+TIMES = (0, 1, 2, 0, 1, 2, 0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "records"),
+    [
+        ({"Versuch": "AAABBBCCC"}, "Versuch"),
+        ({"batch": (1, 1, 1, 2, 2, 2, 3, 3, 3)}, "batch"),
+        ({"level": (1, 1, 1, 2, 2, 2, 3, 3, 3), "name": "AAABBBCCC"}, "name"),  # Text comes first.
+        ({"dose": (5, 5, 5, 10, 10, 10, 20, 20, 20)}, None),  # Numbers that mean something.
+        ({"operator": "AAABBBAAA"}, None),  # Times of A go back.
+        ({"note": ("a", "b", "c", "d", "e", "f", "g", "h", "i")}, None),
+        ({"name": ("A", "A", "", "B", "B", "B", "C", "C", "C")}, None),
+        ({"mixed": "ABCABCABC"}, None),
+    ],
+    ids=["text", "count", "text first", "dose", "operator", "notes", "a blank", "no value for each time"],
+)
+def test_records_are_told_apart_where_times_go_back(tmp_path, columns, records):
+    table = pd.DataFrame(
+        {"t": TIMES, "x": np.linspace(0.1, 0.9, 9), **{name: list(each) for name, each in columns.items()}}
+    )
+    table.to_csv(tmp_path / "table.csv", index=False)
+    assert find_records(tmp_path / "table.csv", "t", ["x", *columns]) == records
+    table.assign(t=range(9)).to_csv(tmp_path / "on.csv", index=False)
+    assert find_records(tmp_path / "on.csv", "t", ["x", *columns]) is None, "times that go on are one record"
 
 
 def driven(kind: str, rows: int = 200) -> np.ndarray:

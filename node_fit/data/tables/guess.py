@@ -51,6 +51,8 @@ MOST_BYTES_LOOKED_AT, FEWEST_LOOKED_AT = 20_000_000, 30
 # An input has so many levels at the most, and moves in less than this share of the rows; or it explains so much of what
 # is left of the steps of another column, while all columns leave so much of its own.
 MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
+# Rows of a record, on average, that no name of it tells.
+LEAST_ROWS_OF_A_RECORD = 3
 # Columns of which one leaves a smaller share of the other are the same.
 TINY_SHARE = 1e-12
 
@@ -164,6 +166,44 @@ def is_repeating(path: Path, name: str, options: ReadingOptions = AS_RECOGNISED)
     table = read_file(path, ColumnsToSee(time=None, states=(name,)), options=options)
     (names,) = read_names([table], name, "trajectory")
     return len(set(names)) < len(names)
+
+
+def find_records(path: Path, time: str, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> str | None:
+    """The column that tells records apart where times go back; None if they never do, or no column does.
+
+    It holds text, or numbers that count from 0 or 1, and in the rows of each value times increase.
+    """
+    if path.stat().st_size > MOST_BYTES_LOOKED_AT:
+        return None
+    table = read_file(path, ColumnsToSee(time=time, states=tuple(names)), options=options)
+    try:
+        times = as_numbers_of_column(table, time, UNKNOWN_FIX, may_miss=False)
+    except ValueError:  # Stamps, or what the run will refuse.
+        return None
+    if len(times) < 2 or (np.diff(times) > 0).all():
+        return None
+    telling = [name for name in names if tells_records(table.columns[name], times)]
+    texts = [name for name in telling if describe_no_state(table.columns[name], name, table.missing) == "holds text"]
+    counts = [name for name in telling if name not in texts and is_count(table.columns[name])]
+    return next(iter([*texts, *counts]), None)
+
+
+def tells_records(column: "pandas.Series", times: Float[np.ndarray, " row"]) -> bool:
+    """Whether no value is missing, each stands in several rows, and times increase in the rows of each."""
+    import pandas as pd
+
+    values: np.ndarray = column.to_numpy(dtype=object)
+    codes, found = pd.factorize(values)
+    if any(is_blank(value) for value in found) or (codes < 0).any() or not 2 <= len(found) <= len(times) / LEAST_ROWS_OF_A_RECORD:
+        return False
+    rows = np.argsort(codes, kind="stable")
+    return bool((np.diff(times[rows])[np.diff(codes[rows]) == 0] > 0).all())
+
+
+def is_count(column: "pandas.Series") -> bool:
+    """Whether a column holds numbers that count from 0 or 1, with none left out."""
+    numbers = {number_in(value) for value in column}
+    return any(numbers == {float(first + index) for index in range(len(numbers))} for first in (0, 1))
 
 
 def find_likely_inputs(
