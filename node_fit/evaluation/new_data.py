@@ -12,8 +12,12 @@ from .comparison import LEAST_GROUPS, Rows, row_groups
 from .metrics import squared_errors
 
 Squares = Float[np.ndarray, "trajectory time state"]
-# The share of new records whose errors the interval should hold, and trajectories that tell how they vary.
-SHARE_INSIDE, ENOUGH_TRAJECTORIES = 0.8, 4
+# The share of new data whose errors the interval should hold, and the level of the t interval that does: blocks of one
+# record are more alike than new data are. Of 34 simulated records, an interval at 0.8 held the errors of 20, one at 0.9
+# those of 26, and one at 0.95 those of 29.
+SHARE_INSIDE, NOMINAL = 0.8, 0.95
+# Trajectories that tell how errors vary.
+ENOUGH_TRAJECTORIES = 4
 
 
 class HeldOut(NamedTuple):
@@ -41,9 +45,7 @@ class ExpectedError:
         return f"an NRMSE of {self.low:.2g} to {self.high:.2g} ({100 * self.level:.0f} %, by {self.source})"
 
 
-def expect_error(
-    parts: Sequence[HeldOut], spread: Float[np.ndarray, " state"], source: str, level: float = SHARE_INSIDE
-) -> ExpectedError | None:
+def expect_error(parts: Sequence[HeldOut], spread: Float[np.ndarray, " state"], source: str) -> ExpectedError | None:
     """The interval that errors on data held out tell; None of too few rows, or of a prediction that is not finite.
 
     It is the prediction interval for the mean square of one more group, of which the logarithms are taken as normal
@@ -59,8 +61,10 @@ def expect_error(
         return None
     logs = np.log(means) / 2
     error = float(logs.std(ddof=1)) * (1 + 1 / len(means)) ** 0.5
-    reach, center = float(cast(np.floating, stdtrit(len(means) - 1, (1 + level) / 2))) * error, np.exp(logs.mean())
-    return ExpectedError(float(center * np.exp(-reach)), float(center * np.exp(reach)), level, source, len(means))
+    reach, center = float(cast(np.floating, stdtrit(len(means) - 1, (1 + NOMINAL) / 2))) * error, np.exp(logs.mean())
+    return ExpectedError(
+        float(center * np.exp(-reach)), float(center * np.exp(reach)), SHARE_INSIDE, source, len(means)
+    )
 
 
 def group_means(part: HeldOut, spread: Float[np.ndarray, " state"], *, alone: bool) -> list[float]:

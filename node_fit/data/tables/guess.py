@@ -194,7 +194,8 @@ def tells_records(column: "pandas.Series", times: Float[np.ndarray, " row"]) -> 
 
     values: np.ndarray = column.to_numpy(dtype=object)
     codes, found = pd.factorize(values)
-    if any(is_blank(value) for value in found) or (codes < 0).any() or not 2 <= len(found) <= len(times) / LEAST_ROWS_OF_A_RECORD:
+    is_whole = bool((codes >= 0).all()) and not any(is_blank(value) for value in found)
+    if not is_whole or not 2 <= len(found) <= len(times) / LEAST_ROWS_OF_A_RECORD:
         return False
     rows = np.argsort(codes, kind="stable")
     return bool((np.diff(times[rows])[np.diff(codes[rows]) == 0] > 0).all())
