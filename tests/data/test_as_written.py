@@ -14,6 +14,7 @@ from node_fit.data.tables.guess import find_deviations, find_no_states, find_tim
 from node_fit.data.tables.header import find_header
 from node_fit.data.tables.marks import with_plain_numbers
 from node_fit.data.tables.table import RawTable
+from node_fit.data.tables.times import unix_unit
 
 N = 12
 TS = np.arange(N, dtype=float)
@@ -230,6 +231,12 @@ def test_times_since_1970_in_small_units_are_dates(tmp_path, form, factor):
     np.testing.assert_array_equal(read(tmp_path, text, time_format=form).ts, data.ts)
     kept = read(tmp_path, text, time_format="number")
     assert kept.ts[0].tolist() == [float(number) for number in numbers] and kept.dates is None
+
+
+def test_one_time_is_no_date(tmp_path):
+    """No unit matters to a record of one row, and 1e15 may be a number like any other; several files may tell it."""
+    assert read(tmp_path, "t,x\n1000000000000000,1\n").ts.tolist() == [[1e15]]
+    assert unix_unit(np.array([1.73e12])) is None and unix_unit(np.array([1.73e12, 1.74e12])) == "millisecond"
 
 
 DATES = {

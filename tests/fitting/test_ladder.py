@@ -261,7 +261,7 @@ def effects_of_doses(count, seed=0):
 
 def test_a_hidden_state_is_tried_where_no_field_of_what_is_measured_fits():
     """All rise from 0, and fall through the same values: the measured state alone does not tell which way it goes."""
-    splits = effects_of_doses(10).split(test=0)
+    splits = effects_of_doses(10).split(test=0.0)
     found = nf.fit(splits.train, validation=splits.validation, progress=False, options=nf.Options(discover=False))
     assert [each.name for each in found.attempts] == ["as chosen", "hidden state"]
     assert found.attempts[0].train > 0.4 and found.attempts[1].kept and ladder.count_hidden(found) == 1

@@ -27,7 +27,7 @@ def lagging(rows=400):
 @pytest.fixture(scope="module")
 def chosen():
     """Few steps of a network in windows, with a prior."""
-    splits = lagging().split(test=0)
+    splits = lagging().split(test=0.0)
     return nf.fit(
         splits.train,
         validation=splits.validation,

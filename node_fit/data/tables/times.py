@@ -155,9 +155,12 @@ UNIX_FORMATS: dict[str, tuple[str, Literal["s", "ms", "us", "ns"]]] = {
 
 
 def unix_unit(values: Float[np.ndarray, " row"]) -> str | None:
-    """The unit in which all of these numbers look like times since 1970, other than seconds; None if they do not."""
+    """The unit in which all of these numbers look like times since 1970, other than seconds; None if they do not.
+
+    Nor does a single one, of which no unit matters.
+    """
     for unit, count in UNIX_UNITS.items():
-        if values.size and EPOCH[0] * count <= values.min() and values.max() <= EPOCH[1] * count:
+        if values.size > 1 and EPOCH[0] * count <= values.min() and values.max() <= EPOCH[1] * count:
             return unit
     return None
 
@@ -171,8 +174,8 @@ def with_unix_dates(tables: Sequence[RawTable], name: str, time_format: str | No
         return tables, ""
     numbers = [as_numbers_of_column(table, name, TIME_FIX, may_miss=False) for table in tables]
     if time_format is None:
-        units = {unix_unit(values) for values in numbers}
-        known = [each for each in UNIX_FORMATS.values() if units == {each[0]}]
+        found = unix_unit(np.concatenate(numbers))
+        known = [each for each in UNIX_FORMATS.values() if each[0] == found]
         if not known:
             return tables, ""
         unit, short = known[0]
