@@ -15,13 +15,12 @@ from jaxtyping import Bool
 
 from ..data.dataset import Dataset
 from ..data.trajectories import cut
-from ..evaluation.case import best_records
 from ..evaluation.metrics import score_values
 from ..evaluation.new_data import HeldOut
 from ..evaluation.simulation import together
 from ..options.options import Options
 from ..options.recipes import DIRECT_RECIPE
-from ..training.callback import Callback, Record
+from ..training.callback import Callback
 from .refit import STEPS_ON_ALL, gains_by_more_rows
 from .result import Fit
 
@@ -121,14 +120,5 @@ def make_folds(data: Dataset, stride: int, reads: int) -> list[Fold]:
 
 def options_of_folds(fit: Fit) -> Options:
     """The options of the fit, as they were settled, with the steps after which validation data were predicted best."""
-    training = replace(fit.options.training, steps=steps_to_best(fit.history) or STEPS_ON_ALL)
+    training = replace(fit.options.training, steps=fit.steps_to_best or STEPS_ON_ALL)
     return replace(fit.options, recipe=DIRECT_RECIPE, training=training, restarts=1)
-
-
-def steps_to_best(history: Sequence[Record]) -> int | None:
-    """Steps of the last stage up to its best chunk; None where no two chunks tell how long they are."""
-    records = best_records(history)
-    if len(records) < 2:
-        return None
-    best = min(records, key=lambda record: record.judged_loss)
-    return best.step - records[0].step + (records[1].step - records[0].step)

@@ -92,6 +92,7 @@ class Fit:
     - `validated`: the model that validation data have chosen, where `model` was fitted to them afterwards; their scores
       are those of this one.
     - `left_out`: blocks of the data, and predictions of models that were trained without them.
+    - `steps_to_best`: steps of the last stage after which its best iterate was reached.
     """
 
     model: NeuralODE | Ensemble
@@ -120,6 +121,7 @@ class Fit:
     optimum: NeuralODE | None = None
     validated: NeuralODE | None = None
     left_out: tuple[HeldOut, ...] = ()
+    steps_to_best: int = 0
 
     def predict(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Float[np.ndarray, "... state"]:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""

@@ -115,6 +115,12 @@ def is_earlier(loop: Loop, state: RunState, member: int) -> bool:
     return state.stage > 0 and int(last.step) > 0 and int(last.stale) >= -(-int(last.step) // length)
 
 
+def steps_to_best(loop: Loop, state: RunState, member: int) -> int:
+    """Steps of the last stage after which a member's best iterate was reached; a chunk's, if an earlier one is best."""
+    last, length = state.members[member], loop.programs(state.stage).length
+    return max(int(last.step) - int(last.stale) * length, length)
+
+
 def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
     """How a run of several members ended: like the first that was interrupted, else the first that did not fail."""
     if len(outcomes) == 1:

@@ -25,6 +25,7 @@ from .selection import (
     restarts_of,
     select_iterate,
     select_member,
+    steps_to_best,
 )
 
 TRAIN_LOG = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class Ledger:
             linear=problem.options.place.one(problem.model) if problem.begins_linear else None,
             step_excess=max(excess) if several and keep == "all" else excess[best],
             restarts=None if several else self.restarts(problem, loop, state, among),
+            steps_to_best=steps_to_best(loop, state, best),
         )
 
     def restarts(self, problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts | None:

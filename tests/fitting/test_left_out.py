@@ -13,7 +13,7 @@ from node_fit.evaluation.new_data import HeldOut
 from node_fit.fitting import left_out
 from node_fit.fitting.problem import build_problem
 from node_fit.fitting.train import train as solve
-from node_fit.training.callback import Callback, Record
+from node_fit.training.callback import Callback
 
 
 def lagging(rows=400):
@@ -102,12 +102,11 @@ def test_the_models_of_blocks_share_their_programs(chosen):
 
 
 def test_a_fit_is_trained_as_long_as_validation_data_liked_it(chosen):
-    def record(step, loss):
-        return Record(step, "main", loss, loss, 0.0, 1.0, 100, 0, 1.0)
-
-    history = [record(105, 0.5), record(110, 0.2), record(115, 0.1), record(120, 0.3)]
-    assert left_out.options_of_folds(replace(chosen, history=history)).training.steps == 15
-    assert left_out.options_of_folds(replace(chosen, history=history[:1])).training.steps == 100
+    """A run that is resumed has the state at its end, and not the losses before."""
+    best = min(chosen.history, key=lambda record: record.judged_loss)
+    assert chosen.steps_to_best == best.step
+    assert left_out.options_of_folds(replace(chosen, history=[], steps_to_best=15)).training.steps == 15
+    assert left_out.options_of_folds(replace(chosen, steps_to_best=0)).training.steps == 100
 
 
 def test_many_trajectories_are_left_out_in_groups():

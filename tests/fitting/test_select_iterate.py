@@ -42,6 +42,17 @@ def test_the_best_member_has_not_failed():
     assert select_member(state, range(4), outcomes, validated=False) == 0
 
 
+@pytest.mark.parametrize(
+    ("step", "stale", "steps"), [(260, 10, 60), (100, 0, 100), (95, 2, 55), (40, 5, 20), (0, 0, 20)]
+)
+def test_steps_to_the_best_iterate_are_counted_from_the_state(step, stale, steps):
+    """A chunk has 20 steps; the best of an earlier stage counts as of the first chunk."""
+    loop = Mock(spec=Loop)
+    loop.programs.return_value = Mock(length=20)
+    state = Mock(spec=RunState, stage=1, members=[Mock(spec=TrainState, step=step, stale=stale)])
+    assert selection.steps_to_best(loop, state, 0) == steps
+
+
 # Errors of the best iterate, of an earlier stage, and of the last stage's: each on training and validation data.
 @pytest.mark.parametrize(
     ("best", "last", "kept"),
