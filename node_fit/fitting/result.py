@@ -193,7 +193,7 @@ class Fit:
     def simple_predictions(
         self, train: Dataset, data: Dataset, *, trained: bool = False
     ) -> dict[str, Float[np.ndarray, "trajectory time state"]]:
-        """HeldOut of the simple models of `simple_scores`."""
+        """Predictions of the simple models of `simple_scores`."""
         simple = predict_baselines(self.marked(train), self.scored(data, trained=trained))
         if (best := self.rival or self.linear) is not None:
             simple["state-space"] = best.predict(data)
