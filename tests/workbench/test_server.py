@@ -56,7 +56,11 @@ def sleeping(monkeypatch):
     """Fits whose processes do nothing for long."""
 
     def spawn(words, printed):
-        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdout=printed)
+        code = "import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=printed, stderr=subprocess.PIPE)
+        with process.stderr:  # A signal before that ends an import, and another way.
+            assert process.stderr.readline() == b"up\n"
+        return process
 
     monkeypatch.setattr(runs, "spawn_fit", spawn)
 
