@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from ..data.batch import Batch, in_slices
 from ..data.dataset import Dataset, GivenStates, is_single
+from ..runtime.compilation import jit_by_size
 from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
 from ..solver.problem import Intervals
@@ -337,7 +338,7 @@ def add_to_rows(
     return replace(batch, ys=batch.ys + added, first=batch.first + first)
 
 
-@eqx.filter_jit
+@jit_by_size
 def begin_all(
     stacked: NeuralODE, static: NeuralODE, added: Added | None, batch: Batch, first: Intervals
 ) -> tuple[Array, Front]:
@@ -348,7 +349,7 @@ def begin_all(
     return jax.vmap(one)(stacked, added)
 
 
-@eqx.filter_jit
+@jit_by_size
 def observe_all(
     stacked: NeuralODE, static: NeuralODE, at: Moments, before: Moments
 ) -> Float[Array, "member trajectory saved channel"]:
@@ -359,7 +360,7 @@ def observe_all(
     return jax.vmap(one)(stacked, jnp.asarray(at[1]), jnp.asarray(before[1]))
 
 
-@eqx.filter_jit
+@jit_by_size
 def advance_all(
     stacked: NeuralODE, static: NeuralODE, origin: Float[Array, " trajectory"], intervals: Intervals, fronts: Front
 ) -> tuple[Array, Front]:

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Int, PRNGKeyArray, PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
@@ -17,7 +17,7 @@ from ..data.domains import Bounds
 from ..data.groups import BY_TRAJECTORY, find_groups, names_by_number, with_trajectory_numbers
 from ..data.scaling import Scaler, Scaling
 from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood
-from ..runtime.placement import ambient, carry, dtype_of, numbers_as_arrays, precision_of, scope
+from ..runtime.placement import AnyArray, ambient, carry, dtype_of, numbers_as_arrays, precision_of, scope
 from ..runtime.validation import by_name, check_argument
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
@@ -111,7 +111,7 @@ def make_model(
     start, observation = by_name("start", start, STARTS), by_name("observation", observation, OBSERVATIONS)
     assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
     check_makers(hidden, start, observation, solver, scaling, key)
-    start_key, observation_key = jax.random.split(jax.random.fold_in(key, 1))
+    start_key, observation_key = keys_beside_field(key)
     names = () if isinstance(hidden, int) else hidden
     scaling, numbered = scaling or Scaling(), names_of_local_trajectories(train, field, start, observation)
     train = with_trajectory_numbers(scaling.marked(train), numbered)
@@ -148,6 +148,19 @@ def make_model(
     )
     check_agreement(model)
     return carry(model, dtype_of(ambient()))
+
+
+@jax.jit
+def key_of_seed(seed: Int[AnyArray, ""]) -> PRNGKeyArray:
+    """The random key of a model's first parameters, by one program: each operation apart takes a while to compile."""
+    return jax.random.split(jax.random.key(seed))[0]
+
+
+@jax.jit
+def keys_beside_field(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """Random keys of the start and of the observation, from that of the field."""
+    start, observation = jax.random.split(jax.random.fold_in(key, 1))
+    return start, observation
 
 
 def check_makers(

@@ -24,6 +24,7 @@ from ..data.scaling import Scaler, columns_by_name
 from ..data.trajectories import cut
 from ..likelihood.losses import LEAST_COUNT, LEAST_SCALE, Predictors
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize_together
+from ..runtime.compilation import jit_by_size
 from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
 from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorField, interpolate
@@ -549,7 +550,7 @@ def simulation_of(
     return simulate
 
 
-@eqx.filter_jit
+@jit_by_size
 def begin_at(
     model: NeuralODE, batch: Batch, starts: Float[Array, "trajectory state"], first: Intervals
 ) -> tuple[Array, Front]:

@@ -18,6 +18,7 @@ from ..data.batch import Batch, in_slices
 from ..data.dataset import Dataset, GivenStates
 from ..data.events import Jumps
 from ..data.trajectories import as_frame, columns_of
+from ..runtime.compilation import jit_by_size
 from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..solver.problem import InitialValueProblem, Intervals, VectorField, polynomials
 from ..solver.row_by_row import Front
@@ -302,7 +303,7 @@ def counts_from(
     return found
 
 
-@eqx.filter_jit
+@jit_by_size
 def observe_increases(model: Model, at: Moments, before: Moments) -> Float[Array, "trajectory saved channel"]:
     """Channels at some times, states and inputs, of which some are counted since others."""
 
@@ -331,7 +332,7 @@ def outputs(
     return each(jnp.asarray(ts), states, jnp.asarray(us))
 
 
-@eqx.filter_jit
+@jit_by_size
 def begin_channels(model: Model, batch: Batch, first: Intervals) -> tuple[Array, Front]:
     """Outputs at the starts of trajectories, and the front of the solve there."""
     problem = model.problem(batch, model.estimated_start(batch))
@@ -339,7 +340,7 @@ def begin_channels(model: Model, batch: Batch, first: Intervals) -> tuple[Array,
     return outputs(model, batch.origin + batch.ts[:, 0], front.y, batch.us[:, 0]), front
 
 
-@eqx.filter_jit
+@jit_by_size
 def advance_channels(
     model: Model, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
 ) -> tuple[Array, Front]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
-import jax
+import numpy as np
 import optax
 
 from ..data.dataset import Dataset
@@ -25,6 +25,7 @@ from ..model.make_model import (
     MakeObservation,
     MakeStart,
     as_field,
+    key_of_seed,
 )
 from ..model.observation import MeasuredStates
 from ..objectives.matching import TrajectoryMatching
@@ -326,7 +327,7 @@ class Options:
             "solver": self.prediction_solver or with_tolerance(self.solver, TIGHT[self.kind]),
             "scaling": self.scaling,
             "loss": self.loss,
-            "key": jax.random.split(jax.random.key(self.seed))[0],
+            "key": key_of_seed(np.array(self.seed, np.uint32)),
         }
 
     def main_stage(self) -> Stage:

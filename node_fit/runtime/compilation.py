@@ -4,6 +4,7 @@ JAX finds a program by a hash of its code, of the versions of JAX and XLA, of th
 that includes its kind and its whole instruction set, so machines may share a folder.
 """
 
+import functools
 import gc
 import logging
 import os
@@ -17,9 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal, TextIO, TypeVar, cast
 
+import equinox as eqx
 import jax
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
@@ -33,8 +37,57 @@ Executable = Callable[..., PyTree]
 CROWDED = 0.5  # share of the mappings above which programs are freed
 # Programs that are compiled at the same time: more would need more memory, and a run has few.
 AT_ONCE = 2
-# Options of `jax.jit`: fused kernels of many small sums take XLA twice as long to compile, and save nothing there.
-WITHOUT_FUSION_EMITTERS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
+# Options of `jax.jit`.
+CompilerOptions = dict[str, str | bool]
+# Fused kernels of many small sums take XLA twice as long to compile, and save nothing there.
+WITHOUT_FUSION_EMITTERS: CompilerOptions | None = (
+    {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
+)
+# A third of the time to compile, and two to three times that to run.
+UNOPTIMISED: CompilerOptions = {"xla_backend_optimization_level": "0", **(WITHOUT_FUSION_EMITTERS or {})}
+# Numbers below which compiling a program takes longer than to run it a few times; half a dozen are read of each row and
+# state. Fused kernels made no step of training faster below 1,000 of them, and by a quarter at 5,000.
+FEW, FEW_TO_FUSE = 20_000, 2_000
+
+
+def options_for(numbers: int, repeats: int = 1) -> CompilerOptions | None:
+    """Compiler options of a program, which spend no time on making it fast where it has little to do.
+
+    **Arguments:**
+
+    - `numbers`: how many numbers it reads, those of a model apart.
+    - `repeats`: how often it works on all of them, in units of one prediction with its few calls.
+    """
+    if jax.default_backend() != "cpu":
+        return None
+    if numbers * repeats <= FEW:
+        return UNOPTIMISED
+    return WITHOUT_FUSION_EMITTERS if numbers <= FEW_TO_FUSE else None
+
+
+Program = TypeVar("Program", bound=Callable[..., PyTree])
+
+
+def jit_by_size(function: Program) -> Program:
+    """`eqx.filter_jit` with the options of `options_for`; of a function whose first argument is a model."""
+    jitted: dict[bool, Callable[..., PyTree]] = {}
+
+    @functools.wraps(function)
+    def call(*arguments: PyTree) -> PyTree:
+        leaves = [leaf for leaf in jax.tree.leaves(arguments) if eqx.is_array(leaf)]
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            return function(*arguments)  # Options are those of the program that it becomes a part of.
+        options = options_for(count_numbers(arguments[1:]))
+        if (few := options is not None) not in jitted:
+            jitted[few] = eqx.filter_jit(function, compiler_options=options)  # pyright: ignore
+        return jitted[few](*arguments)
+
+    return cast(Program, call)
+
+
+def count_numbers(arguments: PyTree) -> int:
+    """The number of numbers in all arrays."""
+    return sum(leaf.size for leaf in jax.tree.leaves(arguments) if eqx.is_array(leaf) or isinstance(leaf, np.ndarray))
 
 
 @dataclass
@@ -87,12 +140,13 @@ class Programs:
         count: Compilations,
         check: Callable[[PyTree], None] = lambda result: None,
         axes: tuple[int | None, ...] | None = None,
+        options: CompilerOptions | None = None,
     ) -> Executable:
         """The executable of `function(static, *arguments)`; call it with `arguments` alone. Arguments as of `begin`.
 
         **Raises:** what its compilation raises.
         """
-        compiled = self.begin(function, static, arguments, count, check, axes)
+        compiled = self.begin(function, static, arguments, count, check, axes, options)
         try:
             return compiled.result()
         except Exception:
@@ -107,6 +161,7 @@ class Programs:
         count: Compilations,
         check: Callable[[PyTree], None] = lambda result: None,
         axes: tuple[int | None, ...] | None = None,
+        options: CompilerOptions | None = None,
     ) -> Future[Executable]:
         """Begins to compile `function(static, *arguments)`, and goes on at once.
 
@@ -119,8 +174,9 @@ class Programs:
         - `check`: called with the shapes and dtypes of the result before the compilation; may raise.
         - `axes`: for each argument the axis over which the function is mapped, as `in_axes` of `jax.vmap`; not mapped
           if absent.
+        - `options`: of the compiler, as of `options_for`.
         """
-        key = (function, fingerprint_program(static), signature(arguments), axes)
+        key = (function, fingerprint_program(static), signature(arguments), axes, tuple((options or {}).items()))
         if key not in self._executables:
             if mappings() > CROWDED:
                 self.forget()
@@ -135,7 +191,7 @@ class Programs:
 
             def compiled() -> Executable:
                 with count_calls(count):
-                    return lowered.compile()
+                    return lowered.compile(options)
 
             self._executables[key] = self._threads.submit(compiled)
         return self._executables[key]

@@ -1,6 +1,7 @@
 """The compiled programs of a stage and their data, how long a chunk is, and a stage linearised after it."""
 
 import functools
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
@@ -19,7 +19,7 @@ from ..data.dataset import Dataset
 from ..minimize.host import LinearisedPoint
 from ..model.parameters import Partition
 from ..objectives.objective import Target
-from ..runtime.compilation import PROGRAMS, Compilations, Executable, count_calls
+from ..runtime.compilation import PROGRAMS, Compilations, Executable, count_calls, count_numbers, options_for
 from ..runtime.placement import AnyArray, Placement, numbers_as_arrays, to_host
 from ..solver.held_steps import Shares, finest, settle, settle_between_rows
 from .decisions import LIMIT, StepErrors, even_nodes, pad_to_room
@@ -73,6 +73,8 @@ class Pace:
         self.seconds = max(time.perf_counter() - began, 1e-9) / steps
 
 
+# Steps of gradients beside which compiling takes little time.
+STEPS_OF_A_FIT = 200
 # How often held steps are refined at the same parameters, should their errors still be large.
 REFINEMENTS = 3
 # Rows of the sample by which shared held steps are refined.
@@ -316,7 +318,8 @@ class StagePrograms:
         def keeps(out: tuple[TrainState, PyTree]) -> None:
             check_carry(state, out[0])
 
-        return self._use(use, chunk, self.static, arguments, self.compilations, keeps, axes)
+        repeats = max(STEPS_OF_A_FIT // self.stage.optimizer.pace, 1)
+        return self._use(use, chunk, self.static, arguments, self.compilations, keeps, axes, repeats=repeats)
 
     def _validation_program(self, params: PyTree, use: Use = PROGRAMS.get) -> Any:
         if self.setup.validation is None:
@@ -331,10 +334,11 @@ class StagePrograms:
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
         return self._use(use, sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
 
-    def _use(self, use: Use, *program: Any, **options: Any) -> Any:
+    def _use(self, use: Use, *program: Any, repeats: int = 1, **keywords: Any) -> Any:
         """Compiles a program for data that are spread over devices, unless members are."""
+        options = options_for(count_numbers(self.rows), repeats)
         with nullcontext() if len(self.setup.members) > 1 else self.setup.place.traced():
-            return use(*program, **options)
+            return use(*program, **keywords, options=options)
 
     def _sampled(self, state: TrainState) -> tuple[PyTree, ...]:
         return state.chosen, state.grid, state.progress, self.own, self.shared
@@ -394,17 +398,19 @@ class LinearisedStage:
     def __init__(self, programs: StagePrograms, state: TrainState):
         self.programs = programs
         self.state = state
-        flat, self._unravel = ravel_pytree(state.params)
-        self.kind = np.dtype(flat.dtype)
-        self.x = np.asarray(flat, np.float64)
+        leaves, self._structure = jax.tree.flatten(to_host(state.params))
+        self._shapes = [np.shape(leaf) for leaf in leaves]
+        self.kind = np.result_type(*leaves)
+        self.x = np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(np.float64)
 
     def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
         """The sum of squares at other parameters, over the same held steps."""
         state, programs, place = self.state, self.programs, self.programs.setup.place
-        params = place.replicate(self._unravel(jnp.asarray(x, self.kind)))
+        params = place.replicate(self.params(np.asarray(x, self.kind)))
         grid, progress = place.shard(pad_to_room(programs, state.grid)), place.replicate(state.progress)
         arguments = (params, grid, progress, programs.own, programs.shared)
-        run = PROGRAMS.get(linearize_stage, programs.static, arguments, Compilations())
+        options = options_for(count_numbers(programs.rows))
+        run = PROGRAMS.get(linearize_stage, programs.static, arguments, Compilations(), options=options)
         residuals, jacobian, prior, failed = to_host(run(*arguments))
         return Found(
             np.asarray(residuals, np.float64),
@@ -413,13 +419,15 @@ class LinearisedStage:
             int(failed),
         )
 
-    def params(self, x: Float[np.ndarray, " parameter"]) -> Params:
-        """The parameters of a flat vector."""
-        return self._unravel(jnp.asarray(x, self.kind))
+    def params(self, x: Float[AnyArray, " parameter"]) -> Params:
+        """The parameters of a flat vector, NumPy arrays of an array of NumPy."""
+        ends = np.cumsum([math.prod(shape) for shape in self._shapes])
+        parts = [x[end - math.prod(shape) : end].reshape(shape) for shape, end in zip(self._shapes, ends, strict=True)]
+        return jax.tree.unflatten(self._structure, [part.astype(self.kind) for part in parts])
 
     def numbered(self) -> Params:
         """The parameters' places in the flat vector, in their structure."""
-        return self._unravel(jnp.arange(self.x.size).astype(self.kind))
+        return self.params(np.arange(self.x.size))
 
     def refined_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LinearisedStage":
         """The same with held steps that meet the tolerance at further points, too."""

@@ -8,7 +8,18 @@ from helpers.problems import SMALL, fit_to, rotation
 
 import node_fit as nf
 from node_fit.runtime import compilation
-from node_fit.runtime.compilation import PROGRAMS, Compilations, Programs, count_calls, mappings
+from node_fit.runtime.compilation import (
+    FEW,
+    PROGRAMS,
+    UNOPTIMISED,
+    WITHOUT_FUSION_EMITTERS,
+    Compilations,
+    Programs,
+    count_calls,
+    jit_by_size,
+    mappings,
+    options_for,
+)
 from node_fit.runtime.placement import carry
 from node_fit.training.programs import StagePrograms
 
@@ -133,3 +144,41 @@ def test_stages_of_any_number_of_steps_share_programs_unless_a_schedule_depends_
     )
     assert second.compiles == compiles
     assert (first.steps, second.steps) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "repeats", "options"),
+    [
+        (FEW, 1, UNOPTIMISED),  # a prediction of a small table
+        (FEW + 1, 1, None),
+        (200, 10, UNOPTIMISED),  # some hundred damped steps
+        (200, 200, WITHOUT_FUSION_EMITTERS),  # thousands of gradients
+        (5_000, 200, None),
+    ],
+)
+def test_little_work_is_compiled_without_making_it_fast(numbers, repeats, options):
+    assert options_for(numbers, repeats) == options
+
+
+def test_a_function_is_compiled_for_the_numbers_it_reads_besides_those_of_its_model():
+    model, given = jnp.ones(FEW + 1), []
+
+    def scale(model, x):
+        return x * model[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        plain = compilation.eqx.filter_jit
+        patch.setattr(
+            compilation.eqx,
+            "filter_jit",
+            lambda function, compiler_options: given.append(compiler_options) or plain(function),
+        )
+        sized = jit_by_size(scale)
+        for count in (2, FEW + 1, 3):
+            np.testing.assert_array_equal(sized(model, np.full(count, 2.0)), np.full(count, 2.0))
+    assert given == [UNOPTIMISED, None]
+
+
+def test_a_sized_function_becomes_part_of_the_program_that_calls_it():
+    sized = jit_by_size(lambda model, x: model * x)
+    assert float(jax.jit(lambda x: sized(2.0, x))(3.0)) == 6.0

@@ -25,6 +25,12 @@ FAR_START = 1e3
 MIN_PADDED_ROWS = 64
 
 
+@eqx.filter_jit
+def guess_starts(guess: Guess, batch: Batch) -> Starts:
+    """The guess by one program: each operation apart takes a while to compile."""
+    return guess(batch)
+
+
 @stored_as("Fitted")
 class Fitted(AbstractStart):
     """The starts of training trajectories are parameters; the start of a new one solves a small least-squares problem.
@@ -59,7 +65,7 @@ class Fitted(AbstractStart):
             raise ValueError(f"given must be at least 1, or null for all rows, got {given}.")
         self.guess = Guess.of(system, batch, absent)
         self.rows = given
-        self.values = jnp.asarray(self.guess(jax.tree.map(jnp.asarray, batch)))
+        self.values = guess_starts(self.guess, batch)
 
     def __call__(self, batch: Batch) -> Starts:
         return jnp.where(self.free(batch), self.values[batch.index], self.guess(batch))
