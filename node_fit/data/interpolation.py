@@ -128,10 +128,29 @@ def group_by_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: n
 
 # Inputs with at most so many levels, or that change in fewer than this share of their rows, are held.
 FEW_LEVELS, RARELY = 8, 0.5
+# Of a smooth input at every second row, cubics miss the rows between by at most this share of what lines miss them by,
+# and so does half the distance; of a noisy one, both miss them by the noise.
+SMOOTH = 0.25
+# Fewer rows to be missed tell nothing.
+FEWEST_MISSED = 8
 
 
-def detect_input_hold(us: np.ndarray, valid: np.ndarray) -> tuple[str, str]:
-    """`hold` or `linear`, and the reason.
+def detect_interpolation(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> tuple[str, str]:
+    """How inputs behave between rows: `hold`, `linear` or `cubic`, and the reason.
+
+    **Arguments:** `ts`: times, shape `(trajectory, time)`. `us`, `valid`: as of `look_held`.
+    """
+    held, reason = look_held(us, valid)
+    if held:
+        return "hold", reason
+    moving = (np.diff(us, axis=1)[valid[:, 1:]] != 0).any(axis=0)
+    if all(is_smooth(ts, us[..., index], valid) for index in np.flatnonzero(moving)):
+        return "cubic", "the inputs are smooth: from every second row, cubics give the others better than lines do"
+    return "linear", reason
+
+
+def look_held(us: np.ndarray, valid: np.ndarray) -> tuple[bool, str]:
+    """Whether inputs look as if they kept their last value between rows, and the reason.
 
     **Arguments:** `us`: inputs, shape `(trajectory, time, input)`. `valid`: which rows are no padding,
     shape `(trajectory, time)`.
@@ -140,8 +159,32 @@ def detect_input_hold(us: np.ndarray, valid: np.ndarray) -> tuple[str, str]:
     share = float(changed.any(axis=1).mean())
     levels = max(len(np.unique(us[..., index][valid])) for index in range(us.shape[2]))
     if levels <= FEW_LEVELS:
-        return "hold", f"the inputs have {levels} levels"
-    return "hold" if share < RARELY else "linear", f"the inputs change in {share:.0%} of the rows"
+        return True, f"the inputs have {levels} levels"
+    return share < RARELY, f"the inputs change in {share:.0%} of the rows"
+
+
+def is_smooth(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> bool:
+    """Whether cubics through every second row are much nearer to the rows between than lines are."""
+    missed = [miss_rows_between(ts[row, own], us[row, own]) for row, own in enumerate(valid)]
+    lines, cubics = np.concatenate(missed, axis=1)
+    return lines.size >= FEWEST_MISSED and bool(np.sum(cubics**2) <= SMOOTH**2 * np.sum(lines**2))
+
+
+def miss_rows_between(t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]) -> Float[np.ndarray, "2 missed"]:
+    """How far lines and cubics (Catmull and Rom's) through every second row are from the rows between, but for the
+    first and the last of them, where a cubic knows one neighbour alone."""
+    count = (len(t) - 1) // 2
+    if count < 3:
+        return np.zeros((2, 0))
+    (t, between), (u, measured) = (
+        (each[: 2 * count + 1 : 2], each[1 : 2 * count : 2]) for each in (t, u.astype(np.float64))
+    )
+    gap, rise = np.diff(t), np.diff(u)
+    slopes = (gap[1:] * rise[:-1] / gap[:-1] + gap[:-1] * rise[1:] / gap[1:]) / (gap[:-1] + gap[1:])
+    gap, rise, share = gap[1:-1], rise[1:-1], ((between - t[:-1]) / gap)[1:-1]
+    lines = u[1:-2] + share * rise - measured[1:-1]
+    bend = (1 - share) * (gap * slopes[:-1] - rise) + share * (rise - gap * slopes[1:])
+    return np.stack([lines, lines + share * (1 - share) * bend])
 
 
 # Times are evenly spaced if all steps between rows agree to within this share.
@@ -166,8 +209,8 @@ def resample(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A trajectory at evenly spaced times: times, states, inputs and whether a row counts.
 
-    **Arguments:** `step`: time between two rows [unit of time]. `inputs`: how inputs are interpolated, `hold` or
-    `linear`. States are interpolated linearly between neighbouring rows, and are NaN in wide gaps.
+    **Arguments:** `step`: time between two rows [unit of time]. `inputs`: how inputs are interpolated, linearly unless
+    `hold`. States are interpolated linearly between neighbouring rows, and are NaN in wide gaps.
     """
     # A rounding error must not cost the last row.
     times: np.ndarray = t[0] + step * np.arange(int((t[-1] - t[0]) / step + EVEN) + 1)

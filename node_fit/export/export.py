@@ -45,6 +45,7 @@ from .trials import (
     simulate_all,
     trials_of,
     with_given_starts,
+    with_lines_for_cubics,
 )
 
 EXPORT_TOLERANCES: dict[str, float] = {"double": 1e-6, "float": 1e-4}
@@ -69,6 +70,7 @@ class ExportTarget(NamedTuple):
     - `precisions`: in which it computes.
     - `packages`: which it and its check need.
     - `how`: how to use it, for the README.
+    - `cubics`: whether it sees the rows around two, which inputs on cubics need; elsewhere they are on lines.
     - `bands`: whether it has bands; elsewhere, of an ensemble that was drawn around a fit, that fit is written.
     - `intervals`: whether it shows the intervals of constants.
     """
@@ -79,6 +81,7 @@ class ExportTarget(NamedTuple):
     precisions: tuple[Precision, ...]
     packages: tuple[str, ...]
     how: str
+    cubics: bool = True
     bands: bool = True
     intervals: bool = False
 
@@ -139,11 +142,13 @@ def without_trials(render: Callable[[Exported], Mapping[str, str | bytes]]) -> R
 BOTH: tuple[Precision, ...] = ("double", "float")
 TARGETS: dict[str, ExportTarget] = {
     "c": ExportTarget(without_trials(render_c), run_c, nothing_refused, BOTH, (), HOW_C),
-    "fmu": ExportTarget(render_fmu, run_fmu, refusals_of_fmu, ("double",), ("fmpy",), HOW_FMU),
+    "fmu": ExportTarget(render_fmu, run_fmu, refusals_of_fmu, ("double",), ("fmpy",), HOW_FMU, cubics=False),
     "stablehlo": ExportTarget(
         render_stablehlo, run_stablehlo, refusals_of_stablehlo, BOTH, ("flatbuffers",), HOW_STABLEHLO
     ),
-    "onnx": ExportTarget(render_onnx, run_onnx, refusals_of_onnx, BOTH, ("onnx", "onnxruntime"), HOW_ONNX),
+    "onnx": ExportTarget(
+        render_onnx, run_onnx, refusals_of_onnx, BOTH, ("onnx", "onnxruntime"), HOW_ONNX, cubics=False
+    ),
     "sympy": ExportTarget(
         render_formulas,
         run_formulas,
@@ -158,6 +163,12 @@ TARGETS: dict[str, ExportTarget] = {
 }
 
 
+LINES_FOR_CUBICS = (
+    "inputs are on a line from row to row, since a step sees no other rows; the fit has them on a cubic, and the "
+    "differences are from its predictions with lines"
+)
+
+
 @dataclass(frozen=True)
 class Export:
     """What an export has written, and how far it is from node_fit's predictions.
@@ -168,6 +179,8 @@ class Export:
       the column.
     - `from_predict`: the same from `predict`, which has an error of its own in single precision.
     - `steps`: the fixed steps. `tolerance`: what the difference may be. `rows`: rows that were compared.
+    - `lines_for_cubics`: whether inputs are on lines between rows where the fit has them on cubics; predictions with
+      lines were compared.
     """
 
     target: str
@@ -178,6 +191,7 @@ class Export:
     steps: Steps
     tolerance: float
     rows: int
+    lines_for_cubics: bool = False
 
     def __str__(self) -> str:
         size = sum(self.files.values()) / 1000
@@ -188,6 +202,7 @@ class Export:
             f"{self.rows} rows\n"
             f"of it from the model in double precision, solved tightly: {far.largest:.2g} (tolerance "
             f"{self.tolerance:.0e})\n{describe_steps(self.steps)}"
+            + (f"\n{LINES_FOR_CUBICS}" if self.lines_for_cubics else "")
         )
 
 
@@ -274,6 +289,7 @@ def export(
     if isinstance(model, Ensemble) and model.center is not None and not chosen.bands:
         model = model.center
     model, data = choose_trajectory(model, data, trajectory)
+    fitted, model = model, model if chosen.cubics else with_lines_for_cubics(model)
     check_readout(model.typical)
     tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
     records = select_rows(made_up(model.typical) if data is None else data)
@@ -304,7 +320,7 @@ def export(
         )
     rows = sum(len(trial.t) for trial in trials)
     sizes = {name: len(content) for name, content in files.items()}
-    done = Export(target, folder, sizes, far, off, steps, tolerance, rows)
+    done = Export(target, folder, sizes, far, off, steps, tolerance, rows, model is not fitted)
     files["README.md"] = render_readme(done, exported, chosen.how, data).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -457,7 +473,8 @@ def render_readme(done: Export, exported: Exported, how: str, data: Dataset | No
             "hold": "held from row to row",
             "linear": "on a line from row to row",
             "cubic": "on a cubic from row to row",
-        }[one.solver.interpolation],
+        }[one.solver.interpolation]
+        + (" (on a cubic in node_fit, and on a line in what was compared)" if done.lines_for_cubics else ""),
         driven=exported.is_driven,
         members=len(exported.members),
         level=exported.level,

@@ -10,7 +10,9 @@ from ..expressions.writing import write_sympy
 from ..model.fields.equations import normalize, parse
 from ..model.fields.known import Known
 from ..model.observation import MeasuredStates
+from ..runtime.placement import scope
 from ..runtime.serialization import __version__
+from ..solver.problem import polynomials
 from .c import templates_with
 from .functions import Exported
 from .latex import render_latex
@@ -78,23 +80,22 @@ def run_formulas(folder: Path, exported: Exported, trials: Sequence[CheckRecord]
 
     module = load_module(folder / "formulas.py")
     rates, count = module.as_function(), len(exported.one.states)
-    method = "Radau" if exported.steps.method == "radau5" else "DOP853"
+    method, kind = "Radau" if exported.steps.method == "radau5" else "DOP853", exported.one.solver.interpolation
     found: list[np.ndarray] = []
     for trial, (at, y) in zip(trials, record_starts(exported, trials), strict=True):
         rows = np.full((len(trial.t), count), np.nan)
+        with scope("x64"):
+            inputs = np.stack([np.asarray(part)[0] for part in polynomials(trial.t[None], trial.inputs[None], kind)])
         for row in range(at, len(trial.t)):
             rows[row] = y[:count]
             if row + 1 == len(trial.t):
                 break
             if trial.factor is not None and trial.shift is not None:
                 y = trial.factor[row] * y + trial.shift[row]
-            ends, left = trial.t[row : row + 2], trial.inputs[row]
-            rise = (trial.inputs[row + 1] - left) * (exported.one.solver.interpolation != "hold")
+            ends, powers = trial.t[row : row + 2], inputs[:, row]
 
-            def field(
-                t: float, y: np.ndarray, ends: np.ndarray = ends, left: np.ndarray = left, rise: np.ndarray = rise
-            ) -> np.ndarray:
-                return rates(t, y, left + rise * (t - ends[0]) / (ends[1] - ends[0]))
+            def field(t: float, y: np.ndarray, ends: np.ndarray = ends, powers: np.ndarray = powers) -> np.ndarray:
+                return rates(t, y, np.polynomial.polynomial.polyval((t - ends[0]) / (ends[1] - ends[0]), powers))
 
             size = 1e-12 * np.maximum(np.abs(y), 1e-9)
             y = solve_ivp(field, (float(ends[0]), float(ends[1])), y, method, ends[1:], rtol=1e-10, atol=size).y[:, -1]

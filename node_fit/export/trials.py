@@ -80,6 +80,15 @@ def in_double(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
         return replace(own, members=tuple(tight)) if isinstance(own, Ensemble) else tight[0]
 
 
+def with_lines_for_cubics(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
+    """The model with inputs on lines between rows where they were on cubics, which need the rows around those two."""
+    members = model.members if isinstance(model, Ensemble) else (model,)
+    if members[0].solver.interpolation != "cubic":
+        return model
+    found = tuple(replace(member, solver=replace(member.solver, inputs="linear")) for member in members)
+    return replace(model, members=found) if isinstance(model, Ensemble) else found[0]
+
+
 def tightened(solver: Solver) -> Solver:
     if solver.is_exponential:  # Other targets solve the field itself.
         solver = replace(solver, method="tsit5", stepping="adaptive")

@@ -164,7 +164,7 @@ def fit_long_record(
     given = options.solver.inputs
     kinds: list[tuple[Kind, bool]] = [(kind, direct) for kind, direct in INPUT_KINDS if given in ("auto", kind)]
     # Of those that do as well, what the inputs look like.
-    kinds.sort(key=lambda kind: (kind[1], kind[0] != train.input_hold[0]))
+    kinds.sort(key=lambda kind: (kind[1], (kind[0] == "hold") != train.has_held_inputs))
     importlib.import_module("scipy.linalg")  # Its BLAS, which the limit covers only once it is loaded.
     with threadpool_limits(1):
         found = identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None

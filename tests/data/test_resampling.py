@@ -7,6 +7,9 @@ import pytest
 from helpers.problems import A, record
 
 import node_fit as nf
+from node_fit.data.facts import Facts
+from node_fit.data.interpolation import detect_interpolation
+from node_fit.fitting.resolve import resolve
 
 
 def test_even_records_stay_as_they_are():
@@ -62,3 +65,49 @@ def test_the_linear_model_of_an_uneven_record_is_that_of_the_even_one():
     assert fit.linear is not None
     weight = np.asarray(fit.linear.field.layer.weight)[:, :2] / float(fit.linear.scaler.time_scale)
     assert np.allclose(np.sort_complex(np.linalg.eigvals(weight)), np.sort_complex(np.linalg.eigvals(A)), rtol=0.1)
+
+
+def sines(per_period: float, noise: float = 0.0, rows: int = 100) -> np.ndarray:
+    t, random = np.arange(rows), np.random.default_rng(0)
+    return np.sin(2 * np.pi * t / per_period) + np.sin(np.pi * t / per_period + 1) + noise * random.normal(size=rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ([sines(12)], "cubic"),
+        ([sines(30, 0.0001)], "cubic"),
+        ([sines(12), np.full(100, 3.0)], "cubic"),  # an input that never changes has no say
+        ([sines(30, 0.05)], "linear"),  # noise, which a cubic follows as lines do
+        ([sines(3)], "linear"),  # too few rows to a period
+        ([sines(12), np.cumsum(sines(7, 1.0))], "linear"),
+        ([np.interp(np.arange(100), np.arange(0, 101, 8), np.random.default_rng(1).normal(size=13))], "linear"),
+        ([np.repeat(sines(12), 4)[:100]], "hold"),
+        ([sines(12, rows=12)], "linear"),  # too few rows to tell
+    ],
+)
+def test_how_inputs_behave_between_rows_is_seen_from_every_second_row(columns, expected):
+    us = np.stack(columns, axis=1)[None]
+    ts = np.arange(us.shape[1])[None] * 0.5
+    assert detect_interpolation(ts, us, np.ones(ts.shape, bool))[0] == expected
+
+
+def test_uneven_rows_and_padding_hide_no_smooth_input():
+    random, t = np.random.default_rng(2), np.zeros((2, 60))
+    t[0] = np.cumsum(random.uniform(0.5, 1.5, 60))
+    t[1, :40] = np.cumsum(random.uniform(0.5, 1.5, 40))
+    t[1, 40:] = t[1, 39]
+    valid = np.arange(60) < np.array([[60], [40]])
+    us = np.sin(t / 3)[..., None]
+    assert detect_interpolation(t, us, valid)[0] == "cubic"
+    us[1, 40:] = 1e6  # what stands in padding
+    assert detect_interpolation(t, us, valid)[0] == "cubic"
+
+
+def test_a_smooth_drive_is_fitted_on_a_cubic():
+    t = np.arange(0, 12, 0.25)
+    drive = np.sin(2 * t)
+    data = nf.Dataset.from_arrays([t], [np.cos(t)[:, None]], [drive[:, None]])
+    chosen = resolve(nf.Options(), Facts.of(data))
+    assert chosen.options.solver.inputs == "cubic"
+    assert any(choice.key == "solver.inputs" and "smooth" in choice.reason for choice in chosen.choices)

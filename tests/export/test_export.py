@@ -339,6 +339,13 @@ def test_other_targets_predict_what_the_model_does(tmp_path, target):
     assert done.difference.largest < 1e-6 and done.files.keys() <= {each.name for each in tmp_path.iterdir()}
 
 
+@pytest.mark.parametrize("inputs", ["hold", "linear", "cubic"])
+def test_formulas_are_solved_with_the_inputs_of_the_fit(tmp_path, inputs):
+    pytest.importorskip("sympy")
+    model, data = network(field=functools.partial(nf.Known, **DECAY), solver=nf.Solver(inputs=inputs))
+    assert nf.export(in_double(model), "sympy", tmp_path, data=data).difference.largest < 1e-6
+
+
 def test_the_command_exports_a_model_file(tmp_path, monkeypatch, capsys):
     model, _ = network()
     nf.save(model, tmp_path / "model.safetensors")

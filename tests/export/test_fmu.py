@@ -144,8 +144,11 @@ def test_hostile_names_in_a_description(tmp_path):
         assert HOSTILE[0] in {variable.name for variable in described.modelVariables}
 
 
-def test_what_a_unit_cannot_carry_is_named(tmp_path):
-    model, data = network(solver=nf.Solver(inputs="cubic"))
-    with pytest.raises(ValueError, match="fmu can't carry this model: inputs on a cubic"):
-        nf.export(model, "fmu", tmp_path / "out", data=data)
-    assert not (tmp_path / "out").exists()
+def test_a_unit_has_lines_between_rows_where_the_fit_has_cubics(tmp_path):
+    cubic, data = network(solver=nf.Solver(inputs="cubic"))
+    done = nf.export(in_double(cubic), "fmu", tmp_path, data=data)
+    assert "the fit has them on a cubic" in str(done)
+    assert "on a line from row to row (on a cubic in node_fit" in (tmp_path / "README.md").read_text()
+    assert done.difference.largest <= done.tolerance
+    lines = nf.export(in_double(network(solver=nf.Solver(inputs="linear"))[0]), "fmu", tmp_path / "lines", data=data)
+    assert "cubic" not in str(lines)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..interpolation import detect_input_hold
+from ..interpolation import look_held
 from ..trajectories import Data, pad
 from .clocks import CLOCK_FORMATS, describe_clock, holds_clock, read_clock, read_clocks
 from .layout import Roles
@@ -360,7 +360,7 @@ def guess_gap(series: Sequence[np.ndarray]) -> str:
     longest = max(map(len, series))
     us = pad([each[:, None] for each in series], longest, None)
     valid = np.arange(longest) < np.array([len(each) for each in series])[:, None]
-    return detect_input_hold(us, valid)[0] if longest > 1 else "hold"
+    return "linear" if longest > 1 and not look_held(us, valid)[0] else "hold"
 
 
 class ReadTimes(NamedTuple):
