@@ -116,7 +116,7 @@ class Solver(eqx.Module):
       `direct` (exact, may be differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward
       mode only). Held steps have exact gradients with all of them; use `direct` to differentiate again.
     - `inputs`: interpolation of inputs between measurements: `linear`, `cubic`, or `hold` for the last value; `auto`
-      stands for `linear`, or in `fit` for `hold` if the inputs look like it.
+      stands for `linear`, or in `fit` for what the inputs look like.
     - `march`: how held and even steps are taken: `sequential`, one after the other, or `parallel`, all at once by
       Newton's method, with the same results to rounding; `auto` is `parallel` on a GPU for few trajectories of few
       states. Fields with triggers or switches march sequentially.
