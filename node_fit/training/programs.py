@@ -74,7 +74,7 @@ class Pace:
 
 
 # Steps of gradients beside which compiling takes little time.
-STEPS_OF_A_FIT = 200
+STEPS_OF_A_FIT = 100
 # How often held steps are refined at the same parameters, should their errors still be large.
 REFINEMENTS = 3
 # Rows of the sample by which shared held steps are refined.

@@ -151,9 +151,9 @@ def test_stages_of_any_number_of_steps_share_programs_unless_a_schedule_depends_
     [
         (FEW, 1, UNOPTIMISED),  # a prediction of a small table
         (FEW + 1, 1, None),
-        (200, 10, UNOPTIMISED),  # some hundred damped steps
-        (200, 200, WITHOUT_FUSION_EMITTERS),  # thousands of gradients
-        (5_000, 200, None),
+        (2_000, 5, UNOPTIMISED),  # some hundred damped steps
+        (300, 100, WITHOUT_FUSION_EMITTERS),  # thousands of gradients
+        (5_000, 100, None),
     ],
 )
 def test_little_work_is_compiled_without_making_it_fast(numbers, repeats, options):
