@@ -16,6 +16,7 @@ from ..data.dataset import Dataset, check_data
 from ..data.domains import from_line, slope
 from ..data.facts import Facts, check_trainable
 from ..fitting.resolve import resolve
+from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood, as_loss
 from ..model.fields.equations import as_mapping
 from ..model.fields.known import Known
 from ..model.initial_state.rule import First, Stated
@@ -28,7 +29,7 @@ from ..runtime.validation import check_argument, check_choice, check_fields
 from ..solver.problem import VectorField
 from .effects import Covariance, RandomEffects, coordinates_of, read_covariance
 from .likelihood import POPULATION_METHODS, Method, Population, Structure
-from .noise import NoiseWords, ResidualNoise
+from .noise import NOISE_KINDS, NoiseWords, ResidualNoise
 from .prediction import KnownPopulation, PredictiveCheck, SubjectPredictions, check_by_simulation
 from .saem import search_by_draws
 from .search import MAX_GAIN, Optimum, find_hessian, leave_saddles, search_from_starts
@@ -58,8 +59,8 @@ class MixedEffects:
     - `method`: `focei`, first-order conditional estimation with interaction; `foce`, where the noise follows the
       typical prediction; `fo`, linear in the effects; `laplace`, with the exact curvature; or `saem`, stochastic
       approximation of expectation and maximisation, which does not approximate the likelihood.
-    - `noise`: `additive`, `proportional`, `combined`, `power` or `lognormal`, for all channels or by channel; or first
-      values, such as `{c: {additive: 0.7}}`.
+    - `noise`: `additive`, `proportional`, `combined`, `power` or `lognormal`, of counts `poisson` or
+      `negative_binomial`, for all channels or by channel; or first values, such as `{c: {additive: 0.7}}`.
     - `covariance`: of the effects: `diagonal`, `full`, or blocks, such as `[[cl, v]]`.
     - `nodes`: of adaptive quadrature for each effect, which checks the objective at the optimum; none if 0.
     - `evaluate`: whether the parameters stay as they were given, and only the objective is computed.
@@ -328,10 +329,10 @@ class PopulationFit:
         own = self.at_rows
         typical = np.asarray(subjects.expand(problem.phi(self.optimum.x, problem.still)).f)
         noise = self.structure.noise
+        deviation = noise.deviation(own, self.optimum.x[self.structure.ends[1] :])
         with scope("x64"):
-            h = noise.transform(jnp.asarray(own))
-            deviation = np.sqrt(np.asarray(noise.variance(h, jnp.asarray(self.optimum.x[self.structure.ends[1] :]))))
-            residual = (np.asarray(noise.transform(jnp.asarray(subjects.y))) - np.asarray(h)) / deviation
+            off = np.asarray(noise.transform(jnp.asarray(subjects.y))) - np.asarray(noise.transform(jnp.asarray(own)))
+        residual = np.where(noise.is_count, subjects.y - own, off) / deviation
         subject, row, channel = np.nonzero(subjects.mask)
         table: dict[str, object] = {
             "subject": np.array(subjects.names, object)[subject],
@@ -529,6 +530,7 @@ def fit_population(
     given, population = {"field": field, "hidden": hidden, "start": start}, population or MixedEffects()
     options = replace(options or Options(), **{name: each for name, each in given.items() if each is not None})
     options = replace(options, precision="x64")
+    population = with_noise_of(options.loss, population)
     train = options.scaling.marked(train)
     check_subjects(train)
     with options.place.scope(), scope("x64"):
@@ -620,16 +622,45 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
     with scope("x64"):
         model = make_model(train, **replace(plan, prediction_solver=with_tolerance(solver, tolerance)).parts)
     model.check_channels(train)
-    if train.censored is not None and population.method == "fo":
-        raise ValueError(
-            "method fo takes measurements as normal, and values beyond a limit are not; use method focei, or leave "
-            "these rows out."
-        )
+    noise = ResidualNoise.of(population.noise, train.states)
+    check_normal(train, population, noise)
     coordinates = coordinates_of(model, random)
     effects = [c.name for c in coordinates if c.kind is not None]
-    noise = ResidualNoise.of(population.noise, train.states)
     structure = Structure(coordinates, read_covariance(population.covariance, effects), noise)
     return Population(Subjects.of(model, coordinates, train), structure)
+
+
+def with_noise_of(loss: AbstractLikelihood | str, population: MixedEffects) -> MixedEffects:
+    """The settings with the noise that a loss of counts names.
+
+    **Raises:** `ValueError` of a loss that populations don't have.
+    """
+    loss = as_loss(loss)
+    if type(loss) is type(LEAST_SQUARES):
+        return population
+    kinds: dict[type, str] = {type(kind.counts): name for name, kind in NOISE_KINDS.items() if kind.counts is not None}
+    if type(loss) not in kinds:
+        raise ValueError(
+            f"loss={type(loss).__name__} is not one of populations, whose noise is that of population.noise: "
+            f"{', '.join(NOISE_KINDS)}."
+        )
+    return replace(population, noise=kinds[type(loss)]) if population.noise == "additive" else population
+
+
+def check_normal(train: Dataset, population: MixedEffects, noise: ResidualNoise) -> None:
+    """Refuses what takes measurements as normal where they are limits or counts, and limits of counts."""
+    if population.method == "fo" and (train.censored is not None or noise.is_count.any()):
+        what = "values beyond a limit" if train.censored is not None else "counts"
+        raise ValueError(
+            f"method fo takes measurements as normal, and {what} are not; use method focei, or leave these rows out."
+        )
+    if train.censored is None:
+        return
+    for at in np.flatnonzero(noise.is_count & np.asarray(train.censored).any(axis=(0, 1))):
+        raise ValueError(
+            f"a value of {noise.channels[at]!r} is a limit, and its noise {noise.kinds[at]} is of counts, which are "
+            "known or absent; leave these values empty, or use another noise."
+        )
 
 
 def states_of(made: object) -> list[str]:
@@ -644,7 +675,7 @@ def evaluate_given(population: Population, method: Method) -> Optimum:
     """The objective at the parameters that were given."""
     structure = population.structure
     variances = [c.variance for c in structure.coordinates if c.kind is not None]
-    if not all(structure.noise.given):
+    if [len(given) for given in structure.noise.given] != structure.noise.sizes:
         raise ValueError(
             "evaluate computes the objective at given parameters, so give the noise, too: population.noise="
             "{c: {additive: 0.7}}."

@@ -47,7 +47,7 @@ class Measurements(NamedTuple):
 def measurement_misfit(
     noise: ResidualNoise, parameters: Array, h: Array, seen: Measurements, variance: Array | None = None
 ) -> Float[Array, ""]:
-    """Minus twice the log density of measurements, without constants.
+    """Minus twice the log density of measurements, without the constants 2 pi; of counts, of their probability.
 
     A value beyond a limit has the probability of lying there (method M3 of Beal, J. Pharmacokinet. Pharmacodyn. 28,
     2001).
@@ -56,9 +56,15 @@ def measurement_misfit(
     measurements; by default that at `h`.
     """
     given = noise.variance(h, parameters) if variance is None else variance
-    exact = jnp.where(seen.exact, given, 1)
+    is_count = np.broadcast_to(noise.is_count, h.shape)
+    is_normal = seen.exact & ~is_count
+    exact = jnp.where(is_normal, given, 1)
     squares = (noise.transform(seen.y) - h) ** 2 / exact + jnp.log(exact)
-    total = jnp.where(seen.exact, squares, 0).sum()
+    total = jnp.where(is_normal, squares, 0).sum()
+    if is_count.any():
+        counted = seen.exact & is_count
+        at = jnp.where(counted, h, 0)
+        total = total + jnp.where(counted, noise.misfit_of_counts(at, parameters, seen.y), 0).sum()
     if seen.sides is None:
         return total
     distance = beyond_limit(noise, parameters, h, seen, given)
@@ -95,12 +101,13 @@ def weights(
 ) -> Float[Array, "*rows channel"]:
     """Twice the curvature of half the misfit by each prediction: the expected one of exact values, of a given
     `variance` that of the mean alone; and of a limit that of the logarithm of the probability beyond it."""
+    is_count = np.broadcast_to(noise.is_count, h.shape)
+    own, slope = jax.jvp(lambda h: noise.variance(h, parameters), (h,), (jnp.ones_like(h),))
     if variance is not None:
-        weight = jnp.where(seen.exact, 1 / jnp.where(seen.exact, variance, 1), 0)
-    else:
-        own, slope = jax.jvp(lambda h: noise.variance(h, parameters), (h,), (jnp.ones_like(h),))
-        own = jnp.where(seen.exact, own, 1)
-        weight = jnp.where(seen.exact, 1 / own + 0.5 * (slope / own) ** 2, 0)
+        own, slope = jnp.where(is_count, own, variance), 0 * slope
+    own = jnp.where(seen.exact, own, 1)
+    # The variance of counts is no parameter beside their mean.
+    weight = jnp.where(seen.exact, 1 / own + jnp.where(is_count, 0, 0.5 * (slope / own) ** 2), 0)
     if seen.sides is None:
         return weight
 

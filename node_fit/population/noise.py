@@ -1,4 +1,4 @@
-"""Residual noise: the standard deviation of a measurement as a function of the prediction.
+"""Residual noise: how measurements scatter around the prediction, normal or as counts do.
 
 One table of kinds serves the likelihood, simulated measurements and reports.
 """
@@ -9,9 +9,10 @@ from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from ..runtime.placement import AnyArray
+from ..likelihood.losses import AbstractCounts, NegativeBinomial, Poisson
+from ..runtime.placement import AnyArray, scope
 from ..runtime.validation import is_mapping
 
 Variance = Callable[[AnyArray, Sequence[AnyArray]], AnyArray]
@@ -22,19 +23,29 @@ class NoiseKind(NamedTuple):
     """A kind of noise.
 
     - `parameters`: names of its positive parameters.
-    - `variance`: from the prediction, in its own units or their logarithm, and the parameters.
+    - `variance`: from the prediction, in its own units or their logarithm, and the parameters; of counts, the inverse
+      of the information on the logarithm of their mean.
     - `first`: its parameters from the root mean square of residuals and of measurements.
     - `is_logarithmic`: whether the logarithm of a measurement is normal.
+    - `counts`: the distribution of counts around the prediction; None of measurements that are normal.
     """
 
     parameters: tuple[str, ...]
     variance: Variance
     first: FirstValues
     is_logarithmic: bool = False
+    counts: AbstractCounts | None = None
+
+    @property
+    def predicts_logarithm(self) -> bool:
+        """Whether the likelihood is one of the logarithm of the prediction."""
+        return self.is_logarithmic or self.counts is not None
 
 
 # The least prediction of which a power is taken, and the largest noise before a fit, as a share of the prediction.
 LEAST_PREDICTION, MAX_SHARE = 1e-12, 0.5
+# Larger means are of a model that runs away; NumPy draws no such counts.
+MOST_COUNTED = 1e15
 
 
 def constant_variance(f: AnyArray, s: Sequence[AnyArray]) -> AnyArray:
@@ -53,6 +64,11 @@ def power_variance(f: AnyArray, s: Sequence[AnyArray]) -> AnyArray:
     return s[0] ** 2 * jnp.exp(2 * s[1] * jnp.log(jnp.maximum(jnp.abs(f), LEAST_PREDICTION)))
 
 
+def variance_of_counts(counts: AbstractCounts) -> Variance:
+    """The variance of the logarithm of a mean as one count tells it."""
+    return lambda h, s: 1 / counts.curvature(jnp.asarray(h), tuple(jnp.log(each) for each in s))
+
+
 def first_additive(residual: float, size: float) -> tuple[float, ...]:
     return (residual,)
 
@@ -69,6 +85,14 @@ def first_power(residual: float, size: float) -> tuple[float, ...]:
     return (residual / size**0.5, 0.5)
 
 
+def first_of_none(residual: float, size: float) -> tuple[float, ...]:
+    return ()
+
+
+def first_dispersion(residual: float, size: float) -> tuple[float, ...]:
+    return (min(max((residual**2 - size) / size**2, 0.01), 1.0),)
+
+
 # Beal and Sheiner, NONMEM Users Guides, part V: errors that add, in proportion to the prediction, or both.
 NOISE_KINDS: dict[str, NoiseKind] = {
     "additive": NoiseKind(("additive",), constant_variance, first_additive),
@@ -76,6 +100,10 @@ NOISE_KINDS: dict[str, NoiseKind] = {
     "combined": NoiseKind(("additive", "proportional"), combined_variance, first_combined),
     "power": NoiseKind(("proportional", "exponent"), power_variance, first_power),
     "lognormal": NoiseKind(("lognormal",), constant_variance, first_share, is_logarithmic=True),
+    "poisson": NoiseKind((), variance_of_counts(Poisson()), first_of_none, counts=Poisson()),
+    "negative_binomial": NoiseKind(
+        ("dispersion",), variance_of_counts(NegativeBinomial()), first_dispersion, counts=NegativeBinomial()
+    ),
 }
 # `noise` of a command and of Python: a kind for all channels, or by channel, or numbers to begin with.
 NoiseWords = str | Mapping[str, str | Mapping[str, float]]
@@ -110,12 +138,12 @@ class ResidualNoise:
         given: list[tuple[float, ...]] = []
         for name in channels:
             entry = words.get(name, "additive")
-            if is_mapping(entry):
+            if is_mapping(entry) and entry:
                 kind = kind_with({str(key) for key in entry}, name)
                 given.append(
                     tuple(read_positive(entry[key], f"noise.{name}.{key}") for key in NOISE_KINDS[kind].parameters)
                 )
-            elif entry in NOISE_KINDS:
+            elif isinstance(entry, str) and entry in NOISE_KINDS:
                 kind = str(entry)
                 given.append(())
             else:
@@ -130,7 +158,7 @@ class ResidualNoise:
         return tuple(f"{channel}.{parameter}" for channel, kind in pairs for parameter in NOISE_KINDS[kind].parameters)
 
     @property
-    def counts(self) -> list[int]:
+    def sizes(self) -> list[int]:
         """The number of parameters of each channel."""
         return [len(NOISE_KINDS[kind].parameters) for kind in self.kinds]
 
@@ -145,8 +173,8 @@ class ResidualNoise:
         return np.log(values)
 
     def transform(self, f: Float[AnyArray, "*rows channel"]) -> Float[Array, "*rows channel"]:
-        """Measurements or predictions where their noise is normal: the logarithm of log-normal channels."""
-        logarithmic = np.array([NOISE_KINDS[kind].is_logarithmic for kind in self.kinds])
+        """Measurements or predictions on the line of the likelihood: logarithms of log-normal channels and counts."""
+        logarithmic = np.array([NOISE_KINDS[kind].predicts_logarithm for kind in self.kinds])
         if not logarithmic.any():
             return jnp.asarray(f)
         inside = jnp.where(f > 0, f, 1.0)
@@ -156,8 +184,56 @@ class ResidualNoise:
 
     def untransform(self, h: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
         """The inverse of `transform`, on the host."""
-        logarithmic = np.array([NOISE_KINDS[kind].is_logarithmic for kind in self.kinds])
+        logarithmic = np.array([NOISE_KINDS[kind].predicts_logarithm for kind in self.kinds])
         return np.where(logarithmic, np.exp(np.where(logarithmic, h, 0.0)), h)
+
+    @property
+    def is_count(self) -> Bool[np.ndarray, " channel"]:
+        """Which channels are counts."""
+        return np.array([NOISE_KINDS[kind].counts is not None for kind in self.kinds])
+
+    def misfit_of_counts(
+        self, h: Float[Array, "*rows channel"], x: Float[Array, " parameter"], y: Float[AnyArray, "*rows channel"]
+    ) -> Float[Array, "*rows channel"]:
+        """Minus twice the logarithm of the probability of counts; 0 of other channels."""
+        columns: list[Array] = []
+        for index, (kind, own) in enumerate(zip(self.kinds, self.split(x), strict=True)):
+            counts, at = NOISE_KINDS[kind].counts, h[..., index]
+            value = jnp.asarray(y[..., index])
+            columns.append(at * 0 if counts is None else 2 * counts.negative_log_at(at, tuple(own), value))
+        return jnp.stack(columns, axis=-1)
+
+    def split(self, x: Float[Array, " parameter"]) -> list[Float[Array, " own"]]:
+        """The logarithms of the parameters of each channel."""
+        ends = np.cumsum(self.sizes)
+        return [x[end - count : end] for count, end in zip(self.sizes, ends, strict=True)]
+
+    def simulate(
+        self, f: Float[np.ndarray, "*rows channel"], x: Float[np.ndarray, " parameter"], rng: np.random.Generator
+    ) -> Float[np.ndarray, "*rows channel"]:
+        """Measurements around predictions in the user's units; NaN where there is none."""
+        with scope("x64"):
+            h = self.transform(jnp.asarray(f))
+            deviation = np.sqrt(np.asarray(self.variance(h, jnp.asarray(x))))
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = self.untransform(np.asarray(h) + deviation * rng.standard_normal(deviation.shape))
+        for index in np.flatnonzero(self.is_count):
+            mean = f[..., index]
+            is_mean = np.isfinite(mean) & (mean < MOST_COUNTED)
+            rate = np.where(is_mean, np.maximum(mean, 0.0), 0.0)
+            if self.kinds[index] == "negative_binomial":  # Poisson's counts of rates that are gamma-distributed.
+                dispersion = float(np.exp(np.split(x, np.cumsum(self.sizes))[index][0]))
+                rate = rng.gamma(1 / dispersion, dispersion * rate)
+            found[..., index] = np.where(is_mean, rng.poisson(rate), np.nan)
+        return found
+
+    def deviation(
+        self, f: Float[np.ndarray, "*rows channel"], x: Float[np.ndarray, " parameter"]
+    ) -> Float[np.ndarray, "*rows channel"]:
+        """Standard deviations: of transformed measurements, and of counts themselves."""
+        with scope("x64"):
+            found = np.sqrt(np.asarray(self.variance(self.transform(jnp.asarray(f)), jnp.asarray(x))))
+        return np.where(self.is_count, f * found, found)
 
     def jacobian(self, y: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
         """What the logarithm of a measurement adds to minus twice its log density."""
@@ -168,12 +244,10 @@ class ResidualNoise:
         self, h: Float[Array, "*rows channel"], x: Float[Array, " parameter"]
     ) -> Float[Array, "*rows channel"]:
         """Variances of transformed measurements, from transformed predictions and the logarithms of the parameters."""
-        columns: list[AnyArray] = []
-        begin = 0
-        for index, kind in enumerate(self.kinds):
-            end = begin + len(NOISE_KINDS[kind].parameters)
-            columns.append(NOISE_KINDS[kind].variance(h[..., index], [jnp.exp(x[at]) for at in range(begin, end)]))
-            begin = end
+        columns = [
+            NOISE_KINDS[kind].variance(h[..., index], list(jnp.exp(own)))
+            for index, (kind, own) in enumerate(zip(self.kinds, self.split(x), strict=True))
+        ]
         return jnp.stack([jnp.asarray(column) for column in columns], axis=-1)
 
     def check(self, y: Float[np.ndarray, "*rows channel"], f: Float[np.ndarray, "*rows channel"]) -> None:
@@ -189,6 +263,13 @@ class ResidualNoise:
                 raise ValueError(
                     f"noise of {channel!r} is log-normal, and a measurement is not positive; use combined, or leave "
                     "these rows out."
+                )
+            values = y[..., index][known]
+            if NOISE_KINDS[kind].counts is not None and ((values < 0) | (values % 1 != 0)).any():
+                bad = float(values[(values < 0) | (values % 1 != 0)][0])
+                raise ValueError(
+                    f"noise of {channel!r} is {kind}, which is of counts, and {bad:g} is none; counts are 0, 1, 2 and "
+                    "so on, so scale the column back to them, or use another noise."
                 )
             if kind in ("proportional", "power") and (known & (np.abs(f[..., index]) < 1e-12)).any():
                 raise ValueError(

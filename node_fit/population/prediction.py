@@ -3,14 +3,12 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
 from ..data.table_source import with_times
 from ..model.neural_ode import NeuralODE
-from ..runtime.placement import scope
 from .likelihood import Population, Structure
 from .measurements import Measurements
 from .search import Optimum
@@ -141,13 +139,8 @@ def simulate_measurements(
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "subject row channel"]:
     """Measurements with noise of subjects with these effects."""
-    noise = problem.structure.noise
-    f = problem.subjects.expand(problem.phi(x, z)).f
-    with scope("x64"):
-        h = noise.transform(jnp.asarray(f))
-        deviation = np.sqrt(np.asarray(noise.variance(h, jnp.asarray(x[problem.structure.ends[1] :]))))
-    with np.errstate(invalid="ignore"):  # Where the model can't be solved, nothing is measured.
-        return noise.untransform(np.asarray(h) + deviation * rng.standard_normal(deviation.shape))
+    f = np.asarray(problem.subjects.expand(problem.phi(x, z)).f)
+    return problem.structure.noise.simulate(f, x[problem.structure.ends[1] :], rng)
 
 
 class SubjectCurves(NamedTuple):

@@ -199,6 +199,8 @@ def step_of_noise(
 ) -> Float[Array, " noise"]:
     """A step of Fisher's scoring: the expected information is that of the logarithms of the variances."""
     kinds, seen = structure.noise, measured.seen
+    if not kinds.names:  # as of Poisson's counts
+        return noise
     exact = seen.exact[None]
 
     def log_variances(noise: Array) -> Array:

@@ -124,7 +124,7 @@ def begin_without_effects(population: Population) -> Float[np.ndarray, " paramet
         best = other
     # Two constants that do the same, such as rates of steps in a row, would stay equal from an equal start.
     apart = MIN_DISTANCE * np.random.default_rng(0).standard_normal(fixed)
-    given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.counts)
+    given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.sizes)
     first = first_parameters(population, theta, spread)[fixed + len(spread) :]
     noise = np.where(given, first, best.x[fixed + len(spread) :] + np.log(NOISE_SHARE))
     return np.concatenate([best.x[:fixed] + apart, spread, noise])
