@@ -44,6 +44,8 @@ from .result import Fit
 LADDER_LOG = logging.getLogger(__name__)
 # Verdicts after which nothing else is tried, unless rows are few.
 CONTENT = ("good", "close", "noise-limited", "unfinished", "coarse")
+# Errors, as shares of the spread, above which a fit that leaves more than noise is no end of the search.
+CLOSE_ENOUGH = 0.1
 # Fits after which no other is made.
 UNFINISHED = ("interrupted", "pruned")
 FIRST_ATTEMPT = "as chosen"
@@ -169,6 +171,12 @@ class Judged:
     def is_unfit(self) -> bool:
         """Whether it is kept only where all are unfit."""
         return self.is_worse_than_mean or self.runs_away
+
+    @property
+    def is_content(self) -> bool:
+        """Whether nothing else is tried for its verdict."""
+        far = self.attempt.verdict == "close" and self.error > CLOSE_ENOUGH
+        return self.attempt.verdict in CONTENT and not far and not self.runs_away
 
     @property
     def standing(self) -> int:
@@ -344,8 +352,7 @@ def wants_more(tried: Sequence[Judged], options: Options) -> bool:
     """Whether the best fit is not good, or its training data tell too little of that: they are few, chaotic, or of
     states that nobody measured, where other constants or more states may fit better."""
     judged = best_of(tried)
-    found = judged.attempt
-    content = found.verdict in CONTENT and not judged.runs_away
+    found, content = judged.attempt, judged.is_content
     if content and found.has_equations and judged.is_fitted_as_judged:
         return False
     if not content or found.horizon is not None or is_few(judged.fit):
@@ -362,6 +369,8 @@ def why_more(judged: Judged) -> str:
         return f"{found.name} is {found.verdict}"
     if judged.runs_away:
         return f"{found.name} runs away between the trajectories"
+    if not judged.is_content:
+        return f"{found.name} has an error of {judged.error:.2g}, and leaves more than noise"
     if found.horizon is not None:
         return "the record is chaotic, so that windows are fitted"
     if is_few(judged.fit):
@@ -531,8 +540,8 @@ def has_few_variables(options: Options, tried: Sequence[Judged]) -> bool:
 def with_network_readout(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """What is measured may be any function of hidden states, such as a speed without its direction."""
     direct = says(options.observation, "is_direct", False) and not fit.data["train"].angles
-    found = best_of(tried).attempt
-    if options.hidden != "auto" or not direct or found.verdict in CONTENT or found.is_overfitted:
+    best = best_of(tried)
+    if options.hidden != "auto" or not direct or best.is_content or best.attempt.is_overfitted:
         return None
     return replace(options, observation=NetworkReadout, hidden=HIDDEN_BEHIND)
 
@@ -543,7 +552,7 @@ def after_past_rows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opti
     train = fit.data["train"]
     direct = says(options.observation, "is_direct", False) and not train.angles and not train.is_driven
     given = options.hidden != "auto" or options.start != "auto" or train.events is not None
-    if given or not direct or best_of(tried).attempt.verdict in CONTENT:
+    if given or not direct or best_of(tried).is_content:
         return None
     window = next((rows for rows in WINDOWS_AFTER_PAST if train.lengths.max() >= LONG_RECORD * rows), None)
     start = functools.partial(Encoder, rows=ENCODER_ROWS, before=True)
@@ -568,7 +577,7 @@ def may_hide_states(options: Options, fit: Fit, tried: Sequence[Judged]) -> bool
     """Whether a state that nobody measured may be what the best fit lacks, and the user has left that open."""
     direct = says(options.observation, "is_direct", False) and not fit.data["train"].angles
     is_left_open = options.hidden == "auto" and options.start == "auto" and direct
-    return is_left_open and best_of(tried).attempt.verdict not in CONTENT
+    return is_left_open and not best_of(tried).is_content
 
 
 def with_hidden_state(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
@@ -607,7 +616,7 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic
 
 def beside_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """A small network beside a linear path, which goes on beyond the data, where the first, large one fits well."""
-    if not may_hold_elsewhere(tried, options) or best_of(tried).attempt.verdict not in CONTENT:
+    if not may_hold_elsewhere(tried, options) or not best_of(tried).is_content:
         return None
     field = functools.partial(MLP, linear=True)
     return replace(options, field=field, penalty=with_ridge(options, BESIDE_RIDGE), restarts=1)
@@ -707,7 +716,7 @@ def with_ridge(options: Options, weight: float) -> Penalty:
 def after_derivatives(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """Equations alone from constants that fit the derivatives of the data, where all states are measured."""
     alone = is_equations_alone(options.field) and made_of(options.field) is not Sparse
-    if not alone or count_hidden(fit) or best_of(tried).attempt.verdict in CONTENT:
+    if not alone or count_hidden(fit) or best_of(tried).is_content:
         return None
     optimizer = options.optimizer or LevenbergMarquardt()
     return replace(options, recipe=Recipe({**DEFAULT_RECIPE.stages, "main": Plan(optimizer=optimizer)}))

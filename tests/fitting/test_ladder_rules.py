@@ -1,5 +1,6 @@
 """Which of two fits is better, and why another is tried: the rules alone, on fits that were never made."""
 
+import dataclasses
 import math
 from unittest.mock import Mock, patch
 
@@ -29,6 +30,23 @@ def judged(
 @pytest.fixture(autouse=True)
 def without_hidden_starts(monkeypatch):
     monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: False)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "error", "runs_away", "content"),
+    [
+        ("good", 0.5, False, True),
+        ("close", 0.09, False, True),
+        ("close", 0.11, False, False),  # more than noise is left, and not a little of it
+        ("poor", 0.01, False, False),
+        ("good", 0.01, True, False),
+    ],
+)
+def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, runs_away, content):
+    found = dataclasses.replace(judged(error, verdict), runs_away=runs_away)
+    assert found.is_content is content
+    if verdict == "close" and not content:
+        assert why_more(found) == "as chosen has an error of 0.11, and leaves more than noise"
 
 
 def test_a_fit_is_better_by_two_per_cent():
