@@ -12,8 +12,8 @@ from ..training.callback import Callback, Record, RunState
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Seconds between two lines within a chunk.
-SILENCE = 8.0
+# Seconds after which a line breaks the silence, so that with the time to notice none is longer than 2 s.
+SILENCE = 1.75
 # Seconds of a stage that are worth telling beforehand.
 LONG_TEXT = 20.0
 
@@ -217,6 +217,9 @@ class ShowProgress(Callback):
 
     def on_trial(self, what: str) -> None:
         self.display.say(f"trying {what}")
+
+    def on_attempt(self, name: str, why: str) -> None:
+        self.display.does(f"preparing {name}")
 
     def on_stage_compile(self, stage: str, steps: int) -> None:
         self.display.announce(stage, steps)

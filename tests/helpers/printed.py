@@ -3,6 +3,8 @@
 A quote is a block of text under an example in Python, or under `<!-- printed by: COMMAND -->`. It is the whole output,
 or, if a line of it is `...`, some of its lines in their order.
 
+Lines that break a silence, with how long something takes so far, come as the machine is busy, and don't count.
+
 Last digits, durations and the steps of an optimizer differ between machines. So words have to be the same, and numbers
 may differ by a fifth, or both be below a thousandth, where they are errors of solvers and of rounding. Durations,
 counts of steps and names of runs may be any.
@@ -18,6 +20,7 @@ MAX_DIFFERENCE, ROUNDING = 0.2, 1e-3
 GAP = "..."
 NUMBER = re.compile(r"(?<![\w.])([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?![\w])")
 FREE = re.compile(r"\d[\d.,]* (?=s\b|steps\b|damped\b|processor\b)|\S*outputs/\S+/")
+WAITING = re.compile(r", \d+ s so far$")
 EXAMPLE = re.compile(r"```python\n(?P<program>.*?)```\n+```text\n(?P<quote>.*?)```", re.DOTALL)
 COMMAND = re.compile(r"<!-- printed by: python -m (?P<program>[^\n]*) -->\n```text\n(?P<quote>.*?)```", re.DOTALL)
 
@@ -37,6 +40,11 @@ def find_quotes(pages: list[Path], pattern: re.Pattern) -> Iterator[Quote]:
             yield Quote(page, block["program"], block["quote"])
 
 
+def lines_of(output: str) -> list[str]:
+    """The lines that a program prints on any machine."""
+    return [line for line in output.splitlines() if not WAITING.search(line)]
+
+
 def is_alike(quoted: str, printed: str) -> bool:
     """Whether two lines have the same words, and numbers that are close to each other."""
     ours, theirs = (NUMBER.split(FREE.sub("", line)) for line in (quoted, printed))
@@ -53,7 +61,7 @@ def is_close(quoted: str, printed: str) -> bool:
 def find_stale_line(quote: str, output: str) -> str | None:
     """The first line of a quote that the program does not print, or, if nothing is left out, of the output that the
     quote lacks; None if the quote is true."""
-    quoted, printed = quote.splitlines(), output.splitlines()
+    quoted, printed = quote.splitlines(), lines_of(output)
     if GAP not in quoted:
         pairs = zip(quoted, printed, strict=False)
         longer = (quoted if len(quoted) > len(printed) else printed)[min(len(quoted), len(printed)) :]
@@ -64,9 +72,9 @@ def find_stale_line(quote: str, output: str) -> str | None:
 
 def renew(quote: str, output: str) -> str:
     """The quote as the program prints it today: all lines, or those most similar to the lines that were quoted."""
-    quoted, printed = quote.splitlines(), output.splitlines()
+    quoted, printed = quote.splitlines(), lines_of(output)
     if GAP not in quoted:
-        return output
+        return "".join(f"{line}\n" for line in printed)
     renewed: list[str] = []
     for line in quoted:
         similar = [] if line == GAP else difflib.get_close_matches(line, printed, n=1, cutoff=0.3)

@@ -77,6 +77,7 @@ def test_quotes_may_differ_in_last_digits_alone():
     assert find_stale_line("...\ngood: NRMSE 0.3.\n", printed) is None
     assert find_stale_line("good: NRMSE 0.3.\n", printed) is not None
     assert find_stale_line(alike, f"{printed}more\n") == "more" and find_stale_line(f"{alike}more\n", printed) == "more"
+    assert find_stale_line(alike, f"compiling main, 3 s so far\n{printed}") is None, "how long it waits is no quote"
     assert is_alike(
         "report: outputs/2026-11-22/19-53-10-1/report.html", "report: outputs/2026-12-01/08-00-00-2/report.html"
     )

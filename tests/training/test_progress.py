@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -157,13 +158,29 @@ def test_a_terminal_of_ipython_is_no_notebook(monkeypatch):
 
 
 def test_plain_lines_tell_of_trials_only_after_a_silence(monkeypatch):
-    clock = iter([0.0, 0.0, 1.0, 10.0, 12.0]).__next__
+    clock = iter([0.0, 0.0, 1.0, 3.0, 4.0]).__next__
     monkeypatch.setattr(progress.time, "perf_counter", clock)
     stream = io.StringIO()
     with Display(Console(file=stream, width=100)) as display:
         for weight in (0, 0.1, 1):
             ShowProgress(display).on_trial(f"penalty.ridge={weight}")
     assert stream.getvalue() == "trying penalty.ridge=0.1\n"
+
+
+def test_plain_lines_are_never_silent_for_more_than_two_seconds(monkeypatch):
+    assert progress.SILENCE * 9 / 8 <= 2, "a thread looks eight times in each silence"
+    monkeypatch.setattr(progress, "SILENCE", 0.05)
+    stream = io.StringIO()
+    with Display(Console(file=stream, width=100)) as display:
+        display.announce("main", 100)
+        until = time.perf_counter() + 5
+        while "compiling main, 0 s so far" not in stream.getvalue() and time.perf_counter() < until:
+            time.sleep(0.01)
+        ShowProgress(display).on_attempt("equations", "rows are few")
+        while "preparing equations, 0 s so far" not in stream.getvalue() and time.perf_counter() < until:
+            time.sleep(0.01)
+    assert "compiling main: up to 100 steps\ncompiling main, 0 s so far\n" in stream.getvalue()
+    assert "preparing equations, 0 s so far\n" in stream.getvalue(), "and not what was done before"
 
 
 @pytest.mark.slow
