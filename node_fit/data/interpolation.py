@@ -4,6 +4,7 @@ The derivatives of splines estimate the vector field without a solver.
 """
 
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -163,6 +164,17 @@ def look_held(us: np.ndarray, valid: np.ndarray) -> tuple[bool, str]:
     return share < RARELY, f"the inputs change in {share:.0%} of the rows"
 
 
+def interpolate_input(
+    t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]
+) -> Callable[[Float[np.ndarray, "*times"]], Float[np.ndarray, "*times"]]:
+    """An input as a function of time between its rows: on cubics if it is smooth, else on lines."""
+    if not is_smooth(t[None], u[None], np.ones((1, len(t)), bool)):
+        return lambda wanted: np.interp(wanted, t, u)
+    from scipy.interpolate import CubicHermiteSpline
+
+    return CubicHermiteSpline(t, u, np.gradient(u, t))
+
+
 def is_smooth(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> bool:
     """Whether cubics through every second row are much nearer to the rows between than lines are."""
     missed = [miss_rows_between(ts[row, own], us[row, own]) for row, own in enumerate(valid)]
@@ -174,7 +186,7 @@ def miss_rows_between(t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]
     """How far lines and cubics (Catmull and Rom's) through every second row are from the rows between, but for the
     first and the last of them, where a cubic knows one neighbour alone."""
     count = (len(t) - 1) // 2
-    if count < 3:
+    if count < 3 or np.min(np.diff(t)) <= 0:
         return np.zeros((2, 0))
     (t, between), (u, measured) = (
         (each[: 2 * count + 1 : 2], each[1 : 2 * count : 2]) for each in (t, u.astype(np.float64))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..data.interpolation import interpolate_input
 from .balance import Balance
 from .formulas import Formula, Term, lift, part_of, read_tape, sum_of
 from .watch import SearchWatch
@@ -102,10 +103,10 @@ class Smoothed:
         return replace(self, raw=np.where(measured, self.raw, self.values[:, : self.raw.shape[1]]))
 
     def value_at(self, name: int, t: np.ndarray) -> np.ndarray:
-        """A state by its spline, or an input by linear interpolation."""
+        """A state by its spline, or an input by interpolation."""
         if name < len(self.splines):
             return self.splines[name](t)
-        return np.interp(t, self.t, self.values[:, name])
+        return interpolate_input(self.t, self.values[:, name])(t)
 
 
 @dataclass(frozen=True)

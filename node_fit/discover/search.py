@@ -10,6 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..data.dataset import Dataset
+from ..data.interpolation import interpolate_input
 from ..expressions.tree import symbols
 from ..model.fields.equations import nearest_symbol, parse
 from ..model.neural_ode import NeuralODE
@@ -91,14 +92,15 @@ class FoundSystem:
     ) -> np.ndarray | None:
         """States at times, `(row, state)`, by LSODA; None if the solver gives up.
 
-        **Arguments:** `start`: of the states, at the first time. `us`: inputs by name, `(row,)`, linear between rows.
+        **Arguments:** `start`: of the states, at the first time. `us`: inputs by name, `(row,)`.
         """
-        inputs = dict(us or {})
+        inputs = {name: interpolate_input(ts, column) for name, column in (us or {}).items()}
         rates = read_tape(list(self.equations.values()), [*self.equations, *inputs, *self.constants])
         constants = list(self.constants.values())
 
         def slope(t: float, y: np.ndarray) -> np.ndarray:
-            return np.array(rates([*y, *[np.interp(t, ts, column) for column in inputs.values()], *constants]), float)
+            given = [at(np.asarray(t)) for at in inputs.values()]
+            return np.array(rates([*y, *given, *constants]), float)
 
         return solve_or_give_up(slope, start, ts)
 

@@ -2,14 +2,16 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.problems import A, record
 
 import node_fit as nf
 from node_fit.data.facts import Facts
-from node_fit.data.interpolation import detect_interpolation
+from node_fit.data.interpolation import detect_interpolation, interpolate_input
 from node_fit.fitting.resolve import resolve
+from node_fit.solver.problem import interpolate
 
 
 def test_even_records_stay_as_they_are():
@@ -111,3 +113,19 @@ def test_a_smooth_drive_is_fitted_on_a_cubic():
     chosen = resolve(nf.Options(), Facts.of(data))
     assert chosen.options.solver.inputs == "cubic"
     assert any(choice.key == "solver.inputs" and "smooth" in choice.reason for choice in chosen.choices)
+
+
+def test_a_smooth_input_is_between_its_rows_where_the_solver_takes_it_to_be():
+    t, rng = np.cumsum(np.random.default_rng(0).uniform(0.2, 0.5, 60)), np.random.default_rng(1)
+    wanted = np.linspace(t[0], t[-1], 301)
+    smooth, noisy = np.sin(t), rng.normal(size=60)
+    own = [interpolate(jnp.asarray(at), jnp.asarray(t), jnp.asarray(smooth[:, None]), "cubic")[0] for at in wanted]
+    np.testing.assert_allclose(interpolate_input(t, smooth)(wanted), own, atol=1e-5)
+    assert np.abs(interpolate_input(t, smooth)(wanted) - np.sin(wanted)).max() < 0.01
+    np.testing.assert_array_equal(interpolate_input(t, noisy)(wanted), np.interp(wanted, t, noisy))
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_at_one_time_are_not_called_smooth():
+    t = np.repeat(np.arange(20.0), 2)
+    assert interpolate_input(t, np.sin(t / 3))(np.array([1.5])) == np.interp(1.5, t, np.sin(t / 3))

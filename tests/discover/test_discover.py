@@ -14,6 +14,7 @@ from node_fit.discover.__main__ import take_options
 from node_fit.discover.candidates import (
     Description,
     Regressors,
+    Smoothed,
     View,
     find_subsets,
     goes_over_decades,
@@ -209,6 +210,23 @@ def test_an_input_is_a_term():
     )
     found = nf.discover(data, libraries=("linear",), **QUICK)
     assert found.explained and "u" in found.found.equations["v"] and "u" not in found.found.equations["x"]
+
+
+def test_a_smooth_input_is_on_cubics_between_rows():
+    """In the simulations that judge systems, and in those of a system that was found."""
+    coarse = np.linspace(0.0, 8.0, 41)
+    force = np.cos(2 * coarse)
+    zeros = np.zeros((41, 1))
+    smoothed = Smoothed(coarse, force[:, None], zeros, (), zeros[:, :0], zeros[:, :0], 0.0)
+    middle = 0.5 * (coarse[5] + coarse[6])
+    assert smoothed.value_at(0, np.array([middle]))[0] == pytest.approx(np.cos(2 * middle), abs=0.001)
+    assert abs(np.interp(middle, coarse, force) - np.cos(2 * middle)) > 0.01
+    system = FoundSystem({"x": "u"}, {}, {"x": "u"}, 0.1, 1, 0.0, False)
+    found = system.simulate([0.0], coarse, {"u": force})[:, 0]
+    exact = np.diff(np.sin(2 * coarse) / 2)
+    # At an end a cubic knows one neighbour alone.
+    np.testing.assert_allclose(np.diff(found)[1:-1], exact[1:-1], atol=1e-4)
+    assert np.abs(0.1 * (force[1:] + force[:-1]) - exact).max() > 1e-3, "as lines would have it"
 
 
 def test_terms_are_added_required_and_forbidden():
