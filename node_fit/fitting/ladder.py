@@ -174,8 +174,9 @@ class Judged:
 
     @property
     def is_content(self) -> bool:
-        """Whether nothing else is tried for its verdict."""
+        """Whether nothing else is tried for its verdict; of few values, several models are tried all the same."""
         far = self.attempt.verdict == "close" and self.error > CLOSE_ENOUGH
+        far = far and not has_few_values(self.fit.data["train"])
         return self.attempt.verdict in CONTENT and not far and not self.runs_away
 
     @property

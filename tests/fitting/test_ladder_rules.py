@@ -45,6 +45,8 @@ def without_hidden_starts(monkeypatch):
 def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, runs_away, content):
     found = dataclasses.replace(judged(error, verdict), runs_away=runs_away)
     assert found.is_content is content
+    few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": Mock(mask=np.ones((1, 199, 1), bool))}))
+    assert few.is_content is (verdict != "poor" and not runs_away), "several models of few values are tried anyway"
     if verdict == "close" and not content:
         assert why_more(found) == "as chosen has an error of 0.11, and leaves more than noise"
 
