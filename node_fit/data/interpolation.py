@@ -6,9 +6,13 @@ The derivatives of splines estimate the vector field without a solver.
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float
+
+if TYPE_CHECKING:
+    from scipy.interpolate import CubicHermiteSpline
 
 # Below this noise (in standard deviations of the channel) an interpolating spline is the better estimate: the ends of a
 # natural smoothing spline have no curvature, an error that exceeds so little noise.
@@ -132,8 +136,10 @@ FEW_LEVELS, RARELY = 8, 0.5
 # Of a smooth input at every second row, cubics miss the rows between by at most this share of what lines miss them by,
 # and so does half the distance; of a noisy one, both miss them by the noise.
 SMOOTH = 0.25
-# Fewer rows to be missed tell nothing.
-FEWEST_MISSED = 8
+# Fewer rows to be missed tell nothing; shorter records have none between two cubics.
+FEWEST_MISSED, FEWEST_SPLIT = 8, 7
+# Of many trajectories, some tell.
+MOST_LOOKED_AT = 64
 
 
 def detect_interpolation(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> tuple[str, str]:
@@ -168,8 +174,13 @@ def interpolate_input(
     t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]
 ) -> Callable[[Float[np.ndarray, "*times"]], Float[np.ndarray, "*times"]]:
     """An input as a function of time between its rows: on cubics if it is smooth, else on lines."""
-    if not is_smooth(t[None], u[None], np.ones((1, len(t)), bool)):
-        return lambda wanted: np.interp(wanted, t, u)
+    if is_smooth(t[None], u[None], np.ones((1, len(t)), bool)):
+        return cubics_through(t, u)
+    return lambda wanted: np.interp(wanted, t, u)
+
+
+def cubics_through(t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]) -> "CubicHermiteSpline":
+    """The cubics of a solver with `inputs="cubic"`: a row's slope is that of the parabola through its neighbours."""
     from scipy.interpolate import CubicHermiteSpline
 
     return CubicHermiteSpline(t, u, np.gradient(u, t))
@@ -177,26 +188,21 @@ def interpolate_input(
 
 def is_smooth(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> bool:
     """Whether cubics through every second row are much nearer to the rows between than lines are."""
-    missed = [miss_rows_between(ts[row, own], us[row, own]) for row, own in enumerate(valid)]
+    looked_at = np.unique(np.linspace(0, len(ts) - 1, MOST_LOOKED_AT).astype(int))
+    missed = [miss_rows_between(ts[row, valid[row]], us[row, valid[row]]) for row in looked_at]
     lines, cubics = np.concatenate(missed, axis=1)
     return lines.size >= FEWEST_MISSED and bool(np.sum(cubics**2) <= SMOOTH**2 * np.sum(lines**2))
 
 
 def miss_rows_between(t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]) -> Float[np.ndarray, "2 missed"]:
-    """How far lines and cubics (Catmull and Rom's) through every second row are from the rows between, but for the
-    first and the last of them, where a cubic knows one neighbour alone."""
-    count = (len(t) - 1) // 2
-    if count < 3 or np.min(np.diff(t)) <= 0:
+    """How far lines and cubics through every second row are from the rows between, but for the first and the last of
+    them, where a cubic knows one neighbour alone."""
+    if len(t) < FEWEST_SPLIT or np.min(np.diff(t)) <= 0:
         return np.zeros((2, 0))
-    (t, between), (u, measured) = (
-        (each[: 2 * count + 1 : 2], each[1 : 2 * count : 2]) for each in (t, u.astype(np.float64))
-    )
-    gap, rise = np.diff(t), np.diff(u)
-    slopes = (gap[1:] * rise[:-1] / gap[:-1] + gap[:-1] * rise[1:] / gap[1:]) / (gap[:-1] + gap[1:])
-    gap, rise, share = gap[1:-1], rise[1:-1], ((between - t[:-1]) / gap)[1:-1]
-    lines = u[1:-2] + share * rise - measured[1:-1]
-    bend = (1 - share) * (gap * slopes[:-1] - rise) + share * (rise - gap * slopes[1:])
-    return np.stack([lines, lines + share * (1 - share) * bend])
+    t, u = (each[: len(t) - 1 + len(t) % 2].astype(np.float64) for each in (t, u))
+    between, measured = t[1::2], u[1::2]
+    found = np.stack([np.interp(between, t[::2], u[::2]), cubics_through(t[::2], u[::2])(between)])
+    return (found - measured)[:, 1:-1]
 
 
 # Times are evenly spaced if all steps between rows agree to within this share.
