@@ -65,11 +65,13 @@ def options_for(numbers: int, repeats: int = 1) -> CompilerOptions | None:
     return WITHOUT_FUSION_EMITTERS if numbers <= FEW_TO_FUSE else None
 
 
+# Set in a process that ends soon, as a command does; a session may call a program any number of times.
+ENDS_SOON = threading.Event()
 Program = TypeVar("Program", bound=Callable[..., PyTree])
 
 
 def jit_by_size(function: Program) -> Program:
-    """`eqx.filter_jit` with the options of `options_for`; of a function whose first argument is a model."""
+    """`eqx.filter_jit` of a function whose first argument is a model, by `options_for` in a command."""
     jitted: dict[bool, Callable[..., PyTree]] = {}
 
     @functools.wraps(function)
@@ -77,7 +79,7 @@ def jit_by_size(function: Program) -> Program:
         leaves = [leaf for leaf in jax.tree.leaves(arguments) if eqx.is_array(leaf)]
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             return function(*arguments)  # Options are those of the program that it becomes a part of.
-        options = options_for(count_numbers(arguments[1:]))
+        options = options_for(count_numbers(arguments[1:])) if ENDS_SOON.is_set() else None
         if (few := options is not None) not in jitted:
             jitted[few] = eqx.filter_jit(function, compiler_options=options)  # pyright: ignore
         return jitted[few](*arguments)
@@ -240,7 +242,8 @@ CACHE_WARNING = re.compile(r"Error (reading|writing) persistent compilation cach
 
 
 def keep_programs(setting: str | Literal[False]) -> None:
-    """Tells JAX to keep compiled programs in a folder and to look there first; call it before anything is compiled.
+    """Tells JAX to keep compiled programs in a folder and to look there first, and that the process is a command; call
+    it before anything is compiled.
 
     JAX's own settings in the environment take precedence. A folder that can't be used causes a warning and never fails
     the run.
@@ -250,6 +253,7 @@ def keep_programs(setting: str | Literal[False]) -> None:
     - `setting`: `auto` for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, the user's cache folder; a folder, in
       which a folder of our own is made; or False for none.
     """
+    ENDS_SOON.set()
     if not isinstance(setting, str):
         return jax.config.update("jax_enable_compilation_cache", False)
     if not jax.config.jax_enable_compilation_cache:
