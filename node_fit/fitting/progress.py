@@ -113,7 +113,8 @@ class Display:
         while not self.ended.wait(SILENCE / 8):
             now = time.perf_counter()
             if now - self.shown > SILENCE:
-                self.console.print(f"{self.doing}, {now - self.since:.0f} s so far", soft_wrap=True, markup=False)
+                elapsed = f", {now - self.since:.0f} s so far" if now - self.since >= 1 else ""
+                self.console.print(f"{self.doing}{elapsed}", soft_wrap=True, markup=False)
                 self.shown = now
 
     def does(self, what: str) -> None:
@@ -184,6 +185,8 @@ class Display:
         speed = "" if pace is None else f" {pace:.0f} steps/s" if pace >= 1 else f" {1 / pace:.1f} s/step"
         left = 0.0 if pace is None else (self.steps - step) / pace
         self.last, self.shown = (step, now), now
+        # The next chunk, or what comes after the last one.
+        self.does(f"{record.stage}, after step {step}")
         losses = f"loss {record.train_loss:.1e}"
         if record.validation_loss is not None:
             losses += f" validation {record.validation_loss:.1e}"

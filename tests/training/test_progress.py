@@ -174,13 +174,13 @@ def test_plain_lines_are_never_silent_for_more_than_two_seconds(monkeypatch):
     with Display(Console(file=stream, width=100)) as display:
         display.announce("main", 100)
         until = time.perf_counter() + 5
-        while "compiling main, 0 s so far" not in stream.getvalue() and time.perf_counter() < until:
+        while "\ncompiling main\n" not in stream.getvalue() and time.perf_counter() < until:
             time.sleep(0.01)
         ShowProgress(display).on_attempt("equations", "rows are few")
-        while "preparing equations, 0 s so far" not in stream.getvalue() and time.perf_counter() < until:
+        while "preparing equations\n" not in stream.getvalue() and time.perf_counter() < until:
             time.sleep(0.01)
-    assert "compiling main: up to 100 steps\ncompiling main, 0 s so far\n" in stream.getvalue()
-    assert "preparing equations, 0 s so far\n" in stream.getvalue(), "and not what was done before"
+    assert "compiling main: up to 100 steps\ncompiling main\n" in stream.getvalue()
+    assert "preparing equations\n" in stream.getvalue(), "and not what was done before"
 
 
 @pytest.mark.slow
