@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray, PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
@@ -151,8 +151,9 @@ def make_model(
 
 
 @jax.jit
-def key_of_seed(seed: Int[AnyArray, ""]) -> PRNGKeyArray:
-    """The random key of a model's first parameters, by one program: each operation apart takes a while to compile."""
+def key_of_seed(seed: AnyArray) -> PRNGKeyArray:
+    """The random key of a model's first parameters from an unsigned integer, by one program: each operation apart takes a
+    while to compile."""
     return jax.random.split(jax.random.key(seed))[0]
 
 

@@ -17,7 +17,8 @@ def judged(
     error: float, verdict: str = "poor", *, name: str = "as chosen", evidence=None, validated=True, size=10, **more
 ):
     """An attempt of an error, of fits to 200 values with or without validation data."""
-    train = Mock(mask=np.ones((1, 200, 1), bool), lengths=np.array([200]))
+    ys = np.ones((1, 200, 1))
+    train = Mock(spec=nf.Dataset, ys=ys, mask=ys > 0, lengths=np.array([200]))
     data = {"train": train} | ({"validation": Mock(mask=np.ones((1, 200, 1), bool))} if validated else {})
     model = Mock(typical=Mock(field=object()))
     fit = Mock(spec=Fit, data=data, parameters=size, model=model)
@@ -45,7 +46,8 @@ def without_hidden_starts(monkeypatch):
 def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, runs_away, content):
     found = dataclasses.replace(judged(error, verdict), runs_away=runs_away)
     assert found.is_content is content
-    few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": Mock(mask=np.ones((1, 199, 1), bool))}))
+    train = Mock(spec=nf.Dataset, mask=np.ones((1, 199, 1), bool))
+    few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": train}))
     assert few.is_content is (verdict != "poor" and not runs_away), "several models of few values are tried anyway"
     if verdict == "close" and not content:
         assert why_more(found) == "as chosen has an error of 0.11, and leaves more than noise"
