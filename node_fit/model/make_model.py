@@ -152,8 +152,7 @@ def make_model(
 
 @jax.jit
 def key_of_seed(seed: AnyArray) -> PRNGKeyArray:
-    """The random key of a model's first parameters from an unsigned integer, by one program: each operation apart takes a
-    while to compile."""
+    """The random key of a model's first parameters, by one program: each operation apart takes a while to compile."""
     return jax.random.split(jax.random.key(seed))[0]
 
 

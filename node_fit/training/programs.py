@@ -427,7 +427,7 @@ class LinearisedStage:
 
     def numbered(self) -> Params:
         """The parameters' places in the flat vector, in their structure."""
-        return self.params(np.arange(self.x.size))
+        return self.params(np.arange(self.x.size).astype(self.kind))
 
     def refined_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LinearisedStage":
         """The same with held steps that meet the tolerance at further points, too."""
