@@ -179,6 +179,7 @@ class RunLogger(Callback):
         self.attempt += 1
         self.attempt_name = name
         self.console.print(f"attempt {self.attempt}: {name}, since {why}", soft_wrap=True, markup=False)
+        self.display.does(f"preparing {name}")
         self.checkpoints = Checkpoints(self.files.checkpoints_of(self.attempt), run=self.files.identity())
 
     def restore(self, template: Template) -> RunState | None:

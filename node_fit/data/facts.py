@@ -64,7 +64,7 @@ class Facts:
     @staticmethod
     def of(train: Dataset, validation: Dataset | None = None) -> "Facts":
         """The facts of a fit's data."""
-        inputs, reason = train.interpolation if train.is_driven else ("linear", "")
+        inputs, reason = train.input_interpolation if train.is_driven else ("linear", "")
         return Facts(
             trajectories=len(train),
             rows=int(train.lengths.sum()),

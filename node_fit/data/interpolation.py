@@ -133,8 +133,8 @@ def group_by_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: n
 
 # Inputs with at most so many levels, or that change in fewer than this share of their rows, are held.
 FEW_LEVELS, RARELY = 8, 0.5
-# Of a smooth input at every second row, cubics miss the rows between by at most this share of what lines miss them by,
-# and so does half the distance; of a noisy one, both miss them by the noise.
+# An input is smooth if cubics through every second row miss the rows between by at most this share of what lines miss
+# them by; of a noisy input, both miss them by the noise.
 SMOOTH = 0.25
 # Fewer rows to be missed tell nothing; shorter records have none between two cubics.
 FEWEST_MISSED, FEWEST_SPLIT = 8, 7

@@ -16,7 +16,7 @@ from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument
 from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
-from .interpolation import detect_interpolation, is_even, resample
+from .interpolation import detect_interpolation, is_even, look_held, resample
 from .noise_formula import NoiseFormula, read_formulas
 from .tables.times import Dates
 
@@ -406,14 +406,14 @@ class Trajectories:
         return bool((self.valid[:, 1:, None] & (np.diff(self.us, axis=1) != 0)).any())
 
     @property
-    def interpolation(self) -> tuple[str, str]:
+    def input_interpolation(self) -> tuple[str, str]:
         """How inputs behave between rows, `hold`, `linear` or `cubic`, and the reason."""
         return detect_interpolation(self.ts, self.us, self.valid)
 
     @property
     def has_held_inputs(self) -> bool:
         """Whether the inputs, if there are any, look as if they were held."""
-        return self.us.shape[1] > 1 and self.us.shape[2] > 0 and self.interpolation[0] == "hold"
+        return self.us.shape[1] > 1 and self.us.shape[2] > 0 and look_held(self.us, self.valid)[0]
 
     @property
     def steps(self) -> Float[np.ndarray, " step"]:

@@ -98,10 +98,6 @@ class Variable:
 def refusals_of_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
     """What a functional mock-up unit can't carry."""
     found: list[str] = []
-    if exported.one.solver.interpolation == "cubic":
-        found.append(
-            "inputs on a cubic, of which a unit sees too few rows; use c or numpy, or fit with solver.inputs=linear"
-        )
     if exported.horizon is not None:
         found.append("bands that end at a horizon, since a unit does not know when its record began")
     return found

@@ -313,10 +313,6 @@ def refusals_of_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> list[
         found.append("implicit steps of a stiff model, which solve linear equations; use c, numpy or stablehlo")
     if exported.has_triggers:
         found.append("triggers, at which its states jump")
-    if exported.one.solver.interpolation == "cubic":
-        found.append(
-            "inputs on a cubic, of which a step sees too few rows; use c or numpy, or fit with solver.inputs=linear"
-        )
     return found
 
 

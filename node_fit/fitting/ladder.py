@@ -177,7 +177,7 @@ class Judged:
         """Whether nothing else is tried for its verdict; of few values, several models are tried all the same."""
         far = self.attempt.verdict == "close" and self.error > CLOSE_ENOUGH
         far = far and not has_few_values(self.fit.data["train"])
-        return self.attempt.verdict in CONTENT and not far and not self.runs_away
+        return self.attempt.verdict in CONTENT and not far
 
     @property
     def standing(self) -> int:
@@ -353,7 +353,7 @@ def wants_more(tried: Sequence[Judged], options: Options) -> bool:
     """Whether the best fit is not good, or its training data tell too little of that: they are few, chaotic, or of
     states that nobody measured, where other constants or more states may fit better."""
     judged = best_of(tried)
-    found, content = judged.attempt, judged.is_content
+    found, content = judged.attempt, judged.is_content and not judged.runs_away
     if content and found.has_equations and judged.is_fitted_as_judged:
         return False
     if not content or found.horizon is not None or is_few(judged.fit):

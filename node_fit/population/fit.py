@@ -633,7 +633,7 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
 def with_noise_of(loss: AbstractLikelihood | str, population: MixedEffects) -> MixedEffects:
     """The settings with the noise that a loss of counts names.
 
-    **Raises:** `ValueError` of a loss that populations don't have.
+    **Raises:** `ValueError` of a loss that populations don't have, or beside another noise.
     """
     loss = as_loss(loss)
     if type(loss) is type(LEAST_SQUARES):
@@ -644,7 +644,10 @@ def with_noise_of(loss: AbstractLikelihood | str, population: MixedEffects) -> M
             f"loss={type(loss).__name__} is not one of populations, whose noise is that of population.noise: "
             f"{', '.join(NOISE_KINDS)}."
         )
-    return replace(population, noise=kinds[type(loss)]) if population.noise == "additive" else population
+    kind = kinds[type(loss)]
+    if population.noise not in ("additive", kind):
+        raise ValueError(f"loss={kind} and population.noise={population.noise!r} contradict each other; leave one out.")
+    return replace(population, noise=kind)
 
 
 def check_normal(train: Dataset, population: MixedEffects, noise: ResidualNoise) -> None:

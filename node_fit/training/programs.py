@@ -125,6 +125,7 @@ class StagePrograms:
     - `stage`: that of the first member; the others differ only in numbers.
     - `blocks`, `length`: number of solves in an evaluation, and of steps in a chunk.
     - `compilations`, `compile_seconds`: of its chunks.
+    - `numbers`: how many numbers its programs read.
     """
 
     def __init__(self, index: int, setup: Setup):
@@ -158,6 +159,7 @@ class StagePrograms:
             seen = [thin_rows(rows, SAMPLED)] * len(members)
             self.grids = [None if grid is None else finest(grid)] * len(members)
         self.rows = seen if self.minibatches is None else [rows] * len(members)
+        self.numbers = count_numbers((self.rows, self.setup.validation))
         numbers = [
             eqx.partition(numbers_as_arrays(for_any_steps(member.stages[self.index])), eqx.is_array_like)[0]
             for member in members
@@ -336,7 +338,7 @@ class StagePrograms:
 
     def _use(self, use: Use, *program: Any, repeats: int = 1, **keywords: Any) -> Any:
         """Compiles a program for data that are spread over devices, unless members are."""
-        options = options_for(count_numbers(self.rows), repeats)
+        options = options_for(self.numbers, repeats)
         with nullcontext() if len(self.setup.members) > 1 else self.setup.place.traced():
             return use(*program, **keywords, options=options)
 
@@ -409,7 +411,7 @@ class LinearisedStage:
         params = place.replicate(self.params(np.asarray(x, self.kind)))
         grid, progress = place.shard(pad_to_room(programs, state.grid)), place.replicate(state.progress)
         arguments = (params, grid, progress, programs.own, programs.shared)
-        options = options_for(count_numbers(programs.rows))
+        options = options_for(programs.numbers)
         run = PROGRAMS.get(linearize_stage, programs.static, arguments, Compilations(), options=options)
         residuals, jacobian, prior, failed = to_host(run(*arguments))
         return Found(

@@ -9,7 +9,7 @@ import pytest
 
 import node_fit as nf
 from node_fit.fitting import ladder
-from node_fit.fitting.ladder import Attempt, Judged, best_of, why_more
+from node_fit.fitting.ladder import Attempt, Judged, best_of, wants_more, why_more
 from node_fit.fitting.result import Fit
 
 
@@ -34,23 +34,31 @@ def without_hidden_starts(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "error", "runs_away", "content"),
+    ("verdict", "error", "content"),
     [
-        ("good", 0.5, False, True),
-        ("close", 0.09, False, True),
-        ("close", 0.11, False, False),  # more than noise is left, and not a little of it
-        ("poor", 0.01, False, False),
-        ("good", 0.01, True, False),
+        ("good", 0.5, True),
+        ("close", 0.09, True),
+        ("close", 0.11, False),  # more than noise is left, and not a little of it
+        ("poor", 0.01, False),
     ],
 )
-def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, runs_away, content):
-    found = dataclasses.replace(judged(error, verdict), runs_away=runs_away)
+def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, content):
+    found = judged(error, verdict)
     assert found.is_content is content
+    assert wants_more([dataclasses.replace(found, runs_away=True)], nf.Options()), "what runs away is no end"
     train = Mock(spec=nf.Dataset, mask=np.ones((1, 199, 1), bool))
     few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": train}))
-    assert few.is_content is (verdict != "poor" and not runs_away), "several models of few values are tried anyway"
+    assert few.is_content is (verdict != "poor"), "several models of few values are tried anyway"
     if verdict == "close" and not content:
         assert why_more(found) == "as chosen has an error of 0.11, and leaves more than noise"
+
+
+def test_a_network_that_fits_well_and_runs_away_gets_a_linear_path(monkeypatch):
+    monkeypatch.setattr(ladder, "may_hold_elsewhere", lambda tried, options: True)
+    first = dataclasses.replace(judged(0.01, "good"), runs_away=True)
+    assert ladder.beside_linear(nf.Options(), first.fit, [first]) is not None
+    poor = judged(0.5, "poor")
+    assert ladder.beside_linear(nf.Options(), poor.fit, [poor]) is None
 
 
 def test_a_fit_is_better_by_two_per_cent():

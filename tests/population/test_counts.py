@@ -194,7 +194,9 @@ def test_a_loss_of_counts_is_the_noise_of_a_population_and_others_are_refused():
     assert with_noise_of("poisson", node_fit.MixedEffects()).noise == "poisson"
     assert with_noise_of(node_fit.NegativeBinomial(), node_fit.MixedEffects()).noise == "negative_binomial"
     given = node_fit.MixedEffects(noise="combined")
-    assert with_noise_of("poisson", given) is given and with_noise_of("squares", given) is given
+    assert with_noise_of("squares", given) is given
+    with pytest.raises(ValueError, match=r"loss=poisson and population\.noise='combined' contradict each other"):
+        with_noise_of("poisson", given)
     with pytest.raises(ValueError, match="loss=Huber is not one of populations, whose noise is that of population"):
         node_fit.fit_population(
             draw_counts("poisson"), random=["k"], options=dataclasses.replace(fitted_options(), loss="huber")

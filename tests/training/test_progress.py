@@ -10,12 +10,14 @@ import threading
 import time
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers.problems import SMALL, rotation
 from rich.console import Console
 
 import node_fit as nf
+from node_fit.app.run_logger import RunLogger
 from node_fit.fitting import progress
 from node_fit.fitting.progress import Display, ShowProgress, in_notebook
 
@@ -181,6 +183,12 @@ def test_plain_lines_are_never_silent_for_more_than_two_seconds(monkeypatch):
             time.sleep(0.01)
     assert "compiling main: up to 100 steps\ncompiling main\n" in stream.getvalue()
     assert "preparing equations\n" in stream.getvalue(), "and not what was done before"
+
+
+def test_a_command_names_the_attempt_that_it_prepares():
+    logger = Mock(attempt=1)
+    RunLogger.on_attempt(logger, "equations", "rows are few")
+    logger.display.does.assert_called_once_with("preparing equations")
 
 
 @pytest.mark.slow
