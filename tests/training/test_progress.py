@@ -185,8 +185,9 @@ def test_plain_lines_are_never_silent_for_more_than_two_seconds(monkeypatch):
     assert "preparing equations\n" in stream.getvalue(), "and not what was done before"
 
 
-def test_a_command_names_the_attempt_that_it_prepares():
+def test_a_command_names_the_attempt_that_it_prepares(tmp_path):
     logger = Mock(attempt=1)
+    logger.files.checkpoints_of.return_value = tmp_path
     RunLogger.on_attempt(logger, "equations", "rows are few")
     logger.display.does.assert_called_once_with("preparing equations")
 
