@@ -125,7 +125,7 @@ class StagePrograms:
     - `stage`: that of the first member; the others differ only in numbers.
     - `blocks`, `length`: number of solves in an evaluation, and of steps in a chunk.
     - `compilations`, `compile_seconds`: of its chunks.
-    - `numbers`: how many numbers its programs read.
+    - `numbers`: how many numbers its programs read in training.
     """
 
     def __init__(self, index: int, setup: Setup):
@@ -159,7 +159,8 @@ class StagePrograms:
             seen = [thin_rows(rows, SAMPLED)] * len(members)
             self.grids = [None if grid is None else finest(grid)] * len(members)
         self.rows = seen if self.minibatches is None else [rows] * len(members)
-        self.numbers = count_numbers((self.rows, self.setup.validation))
+        # Those of validation would give fits of the same rows two programs.
+        self.numbers = count_numbers(self.rows)
         numbers = [
             eqx.partition(numbers_as_arrays(for_any_steps(member.stages[self.index])), eqx.is_array_like)[0]
             for member in members

@@ -168,8 +168,9 @@ def test_the_picture_of_a_run_moves_while_it_trains(tmp_path):
             seen.add(picture.stat().st_mtime_ns)
         return len(seen) >= 3
 
-    words = ("optimizer=adam", "training.steps=10000000", "training.patience=1000000", "hydra.run.dir=run")
-    process = begun(tmp_path, *DIRECT, *words)
+    # Nobody reads the output, whose pipe lines of short chunks would fill.
+    words = ("training.chunk_steps=1000", "training.steps=10000000", "training.patience=1000000", "hydra.run.dir=run")
+    process = begun(tmp_path, *DIRECT, "optimizer=adam", *words)
     until(has_moved, process)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
