@@ -32,12 +32,14 @@ class Coordinate:
     - `bounds`: the interval that the line stands for: positive numbers of a log-normal effect, all of a normal one, two
       bounds of a logit one.
     - `kind`, `variance`: of its effect, with the variance before the fit; None if all subjects share the constant.
+    - `is_weight`: whether it is no constant, but a weight of the network, which all subjects share.
     """
 
     name: str
     bounds: Bounds
     kind: EffectKind | None = None
     variance: float = FIRST_VARIANCE
+    is_weight: bool = False
 
 
 class Covariances(NamedTuple):
@@ -115,10 +117,14 @@ def why_no_effect(name: str, groups: Sequence[Constants], free: Mapping[str, Bou
         return (
             f"random names {name!r}, which its bounds hold at one value; give it bounds that differ, or leave it out."
         )
-    known = f"the constants are {', '.join(free)}" if free else "the model has no constants"
+    if not free:
+        return (
+            f"random names {name!r}, but the model has no constants; write equations with them, field=known, or "
+            "field=hybrid with a network in them."
+        )
     return (
-        f"random names {name!r}, but {known}; constants get their first values by field.constants, such as "
-        f"'+field.constants={{{name}: 1.0}}'."
+        f"random names {name!r}, but the constants are {', '.join(free)}; constants get their first values by "
+        f"field.constants, such as '+field.constants={{{name}: 1.0}}'."
     )
 
 

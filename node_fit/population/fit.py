@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,22 +19,22 @@ from ..data.facts import Facts, check_trainable
 from ..fitting.resolve import resolve
 from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood, as_loss
 from ..model.fields.equations import as_mapping
-from ..model.fields.known import Known
+from ..model.fields.known import Hybrid, Known
 from ..model.initial_state.rule import First, Stated
-from ..model.make_model import MakeField, MakeStart, is_equations_alone, keyword, make_model
+from ..model.make_model import MakeField, MakeStart, keyword, made_of, make_model
 from ..model.neural_ode import NeuralODE
 from ..options.options import Options, with_tolerance
 from ..runtime.placement import scope
 from ..runtime.serialization import Json
 from ..runtime.validation import check_argument, check_choice, check_fields
 from ..solver.problem import VectorField
-from .effects import Covariance, RandomEffects, coordinates_of, read_covariance
+from .effects import Coordinate, Covariance, RandomEffects, coordinates_of, read_covariance
 from .likelihood import POPULATION_METHODS, Method, Population, Structure
 from .noise import NOISE_KINDS, NoiseWords, ResidualNoise
 from .prediction import KnownPopulation, PredictiveCheck, SubjectPredictions, check_by_simulation
 from .saem import search_by_draws
 from .search import MAX_GAIN, Optimum, find_hessian, leave_saddles, search_from_starts
-from .subjects import Subjects
+from .subjects import Subjects, weights_as_coordinates
 
 if TYPE_CHECKING:
     import pandas
@@ -45,6 +46,8 @@ LEAST_VARIANCE, LEAST_TOLD = 1e-4, 0.95
 INTERVAL_LEVEL = 0.95
 # SAEM has come to its end where the objective changes by less than this while its gains fall.
 MAX_DRIFT = 0.2
+# A network beside equations, and the most weights of one.
+SMALL_NETWORK, MAX_WEIGHTS = {"width": 4, "depth": 1}, 300
 # Fewer iterations of SAEM leave no time to come near, and to settle.
 MIN_ITERATIONS = 100
 Errors = Literal["observed", "sandwich"]
@@ -67,6 +70,7 @@ class MixedEffects:
     - `iterations`: of SAEM.
     - `errors`: what standard errors come from: `observed`, the observed information; or `sandwich`, which holds where
       the model is not quite right, from the gradients of the subjects, too.
+    - `weight_scale`: the standard deviation of a normal prior of the weights of a network in the equations.
 
     **Raises:** `ValueError` if a word is unknown.
     """
@@ -78,6 +82,7 @@ class MixedEffects:
     evaluate: bool = False
     iterations: int = 500
     errors: Errors = "observed"
+    weight_scale: float = 1.0
 
     def __post_init__(self):
         check_choice("method", self.method, [each for each in POPULATION_METHODS if each != "quadrature"])
@@ -87,6 +92,8 @@ class MixedEffects:
             raise ValueError(f"nodes must not be negative, got {self.nodes}.")
         if self.iterations < MIN_ITERATIONS:
             raise ValueError(f"iterations must be at least {MIN_ITERATIONS}, got {self.iterations}.")
+        if not self.weight_scale > 0:
+            raise ValueError(f"weight_scale must be positive, got {self.weight_scale}.")
         if self.method == "saem" and self.evaluate:
             raise ValueError("evaluate computes an objective at given parameters, and saem has none; use focei.")
 
@@ -150,7 +157,7 @@ class PopulationFit:
     @property
     def objective(self) -> float:
         """Minus twice the log-likelihood, without its constants 2 pi."""
-        return self.optimum.value
+        return self.optimum.value - self.structure.prior(self.optimum.x)[0]
 
     @property
     def effects(self) -> tuple[str, ...]:
@@ -186,9 +193,11 @@ class PopulationFit:
 
     @property
     def told(self) -> np.ndarray:
-        """Whether the data tell a parameter: all but variances that have gone to zero."""
+        """Whether the data tell a parameter: all but variances that have gone to zero, and weights of a network, of
+        which many do the same; errors of the others are those beside this network."""
         fixed, _, _ = self.structure.ends
         told = np.ones(len(self.optimum.x), bool)
+        told[list(self.structure.weights)] = False
         variances = np.diag(self.problem.covariance(self.optimum.x))
         told[fixed : fixed + len(variances)] = variances > LEAST_VARIANCE
         return told
@@ -231,6 +240,8 @@ class PopulationFit:
         errors = np.sqrt(np.diag(self.estimate_covariance))
         z = float(norm.ppf(0.5 + INTERVAL_LEVEL / 2))
         for at, c in enumerate(self.structure.coordinates):
+            if c.is_weight:
+                continue
             middle, error = self.optimum.x[at], errors[at]
             value, lower, upper = (
                 float(from_line(np.asarray(middle + side * error * z if side else middle), c.bounds))
@@ -387,12 +398,12 @@ class PopulationFit:
         structure = replace(self.structure, coordinates=coordinates, covariances=covariances)
         subjects = replace(self.problem.subjects, coordinates=coordinates, model=self.model)
         optimum = estimate(Population(subjects, structure), self.settings, Options()).optimum
-        change = max(optimum.value - self.objective, 0.0)
+        change = max(optimum.value - self.optimum.value, 0.0)
         # The variance and the covariances with its block: at the edge, a mixture of the two numbers of parameters.
         p = 0.5 * (float(chi2.sf(change, partners)) if partners else float(change <= 0)) + 0.5 * float(
             chi2.sf(change, partners + 1)
         )
-        return Comparison(name, optimum.value - self.objective, p)
+        return Comparison(name, optimum.value - self.optimum.value, p)
 
     @property
     def population(self) -> Json:
@@ -428,6 +439,8 @@ class PopulationFit:
         }
         if self.quadrature is not None:
             content["quadrature"] = self.quadrature
+        if self.structure.weights:
+            content["weights"] = len(self.structure.weights)
         return content
 
     def __repr__(self) -> str:
@@ -459,6 +472,10 @@ class PopulationFit:
         ]
         for channel, parameters in self.noise.items():
             lines += [f"{channel + ' ' + name:>22}  {describe_estimate(each)}" for name, each in parameters.items()]
+        if self.structure.weights:
+            lines.append(
+                f"network: {len(self.structure.weights)} weights, which all subjects share; errors hold beside it"
+            )
         lines.append(f"condition number of the estimates' correlations: {self.condition_number:.3g}")
         if self.quadrature is not None:
             lines.append(f"objective by adaptive quadrature: {self.quadrature:.3f}")
@@ -601,13 +618,9 @@ def check_subjects(train: Dataset) -> None:
 def build_population(train: Dataset, random: RandomEffects, population: MixedEffects, options: Options) -> Population:
     """The model of a population before it is fitted.
 
-    **Raises:** `ValueError` if the field has a network, or a word is unknown.
+    **Raises:** `ValueError` if the model has no constants or a large network, or a word is unknown.
     """
-    if not is_equations_alone(options.field):
-        raise ValueError(
-            "random effects need known equations; use field=known, whose constants differ between subjects."
-        )
-    states = states_of(options.field)
+    options, states = with_small_network(options), states_of(options.field)
     if options.hidden == "auto" and states:
         options = replace(options, hidden=[name for name in states if name not in train.states])
     if options.start == "auto":
@@ -624,10 +637,35 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
     model.check_channels(train)
     noise = ResidualNoise.of(population.noise, train.states)
     check_normal(train, population, noise)
-    coordinates = coordinates_of(model, random)
+    coordinates = (*coordinates_of(model, random), *weights_of(model, population))
     effects = [c.name for c in coordinates if c.kind is not None]
-    structure = Structure(coordinates, read_covariance(population.covariance, effects), noise)
+    covariances = read_covariance(population.covariance, effects)
+    structure = Structure(coordinates, covariances, noise, population.weight_scale)
     return Population(Subjects.of(model, coordinates, train), structure)
+
+
+def with_small_network(options: Options) -> Options:
+    """The options with a network of few weights beside equations, unless its size was given."""
+    if isinstance(options.field, eqx.Module) or made_of(options.field) is not Hybrid:
+        return options
+    size = {name: value for name, value in SMALL_NETWORK.items() if keyword(options.field, name) is None}
+    return replace(options, field=partial(cast(MakeField, options.field), **size))
+
+
+def weights_of(model: NeuralODE, population: MixedEffects) -> tuple[Coordinate, ...]:
+    """The coordinates of the weights of a model's network.
+
+    **Raises:** `ValueError` if they are too many, or the method can't have them.
+    """
+    weights = weights_as_coordinates(model)
+    if len(weights) > MAX_WEIGHTS:
+        raise ValueError(
+            f"the network has {len(weights)} weights, and those of a population are at most {MAX_WEIGHTS}, since "
+            "derivatives by each are computed for each subject; use a smaller one, field.width=4 field.depth=1."
+        )
+    if weights and population.method == "saem":
+        raise ValueError("method saem has no network in its equations; use method focei, or field=known.")
+    return weights
 
 
 def with_noise_of(loss: AbstractLikelihood | str, population: MixedEffects) -> MixedEffects:

@@ -6,6 +6,7 @@ model, gives the value and, by the implicit derivative of the mode, the gradient
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, cast, get_args
@@ -23,7 +24,7 @@ from ..runtime.placement import scope
 from .effects import Coordinate, Covariances
 from .measurements import Measurements, measurement_misfit, weights
 from .noise import ResidualNoise
-from .subjects import Expansion, Subjects, compile_program, expand_predictions
+from .subjects import Expansion, Subjects, compile_program, expand_predictions, with_constants
 
 # First-order conditional estimation, with and without interaction of effects and noise, at effects of zero, Laplace's
 # approximation, and adaptive Gauss-Hermite quadrature (Pinheiro and Bates, J. Comput. Graph. Stat. 4, 1995; Wang,
@@ -60,18 +61,31 @@ class Parameters(NamedTuple):
 class Structure:
     """What a population is made of, without its data; compiled programs depend on it.
 
-    - `coordinates`: the fitted constants. `covariances`: the structure of the effects' covariance, of those coordinates
-      that have a kind, in their order.
+    - `coordinates`: the fitted constants and weights. `covariances`: the structure of the effects' covariance, of those
+      coordinates that have a kind, in their order.
+    - `weight_scale`: the standard deviation of the normal prior of weights.
     """
 
     coordinates: tuple[Coordinate, ...]
     covariances: Covariances
     noise: ResidualNoise
+    weight_scale: float = math.inf
 
     @property
     def effects(self) -> tuple[int, ...]:
         """The coordinates that have an effect."""
         return tuple(at for at, c in enumerate(self.coordinates) if c.kind is not None)
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """The coordinates that are weights of a network."""
+        return tuple(at for at, c in enumerate(self.coordinates) if c.is_weight)
+
+    def prior(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
+        """Minus twice the logarithm of the weights' prior, without its constants, and its gradient."""
+        slopes, at = np.zeros(len(x)), list(self.weights)
+        slopes[at] = 2 * x[at] / self.weight_scale**2
+        return float(slopes @ x) / 2, slopes
 
     @property
     def ends(self) -> tuple[int, int, int]:
@@ -153,7 +167,8 @@ class Population:
         *,
         interaction: bool = True,
     ) -> tuple[Float[np.ndarray, "subject effect"], Expansion | None]:
-        """The modes, see `find_modes`, and the predictions there with two derivatives; None without effects."""
+        """The modes, see `find_modes`, and the predictions there with two derivatives; None without effects, or where
+        some coordinates have none, whose derivatives the search does not need."""
         subjects = self.subjects
         z = self.still if begin is None else begin
         if not z.shape[1]:
@@ -161,12 +176,13 @@ class Population:
         with scope("x64"):
             where = (jnp.asarray(subjects.counts), subjects.model, subjects.batch)
             modes, expansion = search_modes(self.structure, interaction, *where, *self.given(x, z))
-            return np.asarray(modes), expansion
+            is_whole = len(self.structure.effects) == len(self.structure.coordinates)
+            return np.asarray(modes), expansion if is_whole else None
 
     def objective(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"], method: Method | str
     ) -> tuple[float, Float[np.ndarray, " parameter"]]:
-        """Minus twice the log-likelihood, without its constants 2 pi, and its gradient.
+        """Minus twice the log-likelihood, without its constants 2 pi, and with the prior of weights; and its gradient.
 
         **Arguments:** `z`: the modes of the effects there (`find_modes`); 0 for `fo` and `pooled`, which is the
         likelihood without effects.
@@ -181,7 +197,7 @@ class Population:
         method: Method | str,
         expansion: Expansion | None = None,
     ) -> tuple[float, Float[np.ndarray, "subject parameter"]]:
-        """The objective, and the gradient of each subject's part of it.
+        """The objective, and the gradient of each subject's part of it, which has its share of the prior.
 
         **Arguments:** `expansion`: of the predictions at the effects `z`, where it is known already.
         """
@@ -191,7 +207,8 @@ class Population:
         typical = subjects.expand(self.phi(x, self.still), 2) if method == "foce" else expansion
         with scope("x64"):
             values, slopes = parts_and_gradients(self.structure, method, expansion, typical, *self.given(x, z))
-            return float(values.sum()) + self.added, np.asarray(slopes)
+            prior, prior_slopes = self.structure.prior(x)
+            return float(values.sum()) + self.added + prior, np.asarray(slopes) + prior_slopes / len(slopes)
 
     def quadrature(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"], nodes: int = 9
@@ -273,11 +290,15 @@ def search_modes(
     begin: Array,
     seen: Measurements,
 ) -> tuple[Float[Array, "subject effect"], Expansion]:
-    """Damped Newton steps of all subjects at once; returns the modes, and the predictions there with two derivatives.
+    """Damped Newton steps of all subjects at once; returns the modes, and the predictions there with two derivatives by
+    the coordinates that have effects.
 
     Where the curvature is not positive, the expected one takes its place.
     """
-    parts, noise, coordinates = structure.parts(x), structure.noise, structure.coordinates
+    parts, noise, effects = structure.parts(x), structure.noise, np.array(structure.effects)
+    model = with_constants(model, structure.coordinates, parts.theta)
+    coordinates = tuple(structure.coordinates[at] for at in structure.effects)
+    parts = Parameters(parts.theta[effects], parts.factor[effects], parts.noise)
 
     def search(begin: Array, subject: Batch, seen: Measurements) -> tuple[Array, Expansion]:
         alone: Batch = jax.tree.map(lambda x: x[None], subject)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.optimize import OptimizeResult, minimize
 
 from ..minimize.restarts import draw_evenly
@@ -34,6 +34,8 @@ MANY_SOLVER_STEPS = BETWEEN[-1]
 SCREENED_POINTS, SCREENED_FACTOR = 128, 100.0
 # Other starts are drawn within this factor of the first constants.
 START_FACTOR = 5.0
+# Weights of a network start within this distance of those that the model has.
+WEIGHT_WIDTH = 0.3
 # A step of the differences of gradients that give the Hessian.
 HESSIAN_STEP = 1e-4
 # The search has come to its end where another Newton step would lower the objective by less than this.
@@ -124,6 +126,7 @@ def begin_without_effects(population: Population) -> Float[np.ndarray, " paramet
         best = other
     # Two constants that do the same, such as rates of steps in a row, would stay equal from an equal start.
     apart = MIN_DISTANCE * np.random.default_rng(0).standard_normal(fixed)
+    apart[list(structure.weights)] = 0.0
     given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.sizes)
     first = first_parameters(population, theta, spread)[fixed + len(spread) :]
     noise = np.where(given, first, best.x[fixed + len(spread) :] + np.log(NOISE_SHARE))
@@ -158,6 +161,7 @@ def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
     theta, best, least = subjects.first(), subjects.first(), np.inf
     scale = np.sqrt((subjects.mask * subjects.y**2).sum(axis=(0, 1)) / np.maximum(subjects.mask.sum(axis=(0, 1)), 1))
     width = np.full(theta.shape, np.log(SCREENED_FACTOR))
+    width[list(population.structure.weights)] = 0.0
     for at in (theta, *draw_evenly(theta - width, theta + width, SCREENED_POINTS, 0)):
         f = predict_alike(population, at)
         with np.errstate(all="ignore"):
@@ -230,7 +234,9 @@ def search_from_starts(
     for number in range(restarts):
         start = population
         if number:
-            moved = theta + rng.uniform(-1, 1, theta.shape) * np.log(START_FACTOR)
+            width = np.full(theta.shape, np.log(START_FACTOR))
+            width[list(population.structure.weights)] = WEIGHT_WIDTH
+            moved = theta + rng.uniform(-1, 1, theta.shape) * width
             start = population.begun_at(moved)
         try:
             optimum = find_optimum(start, begin_without_effects(start), method)
@@ -253,14 +259,17 @@ def leave_saddles(optimum: Optimum, method: Method) -> tuple[Optimum, Float[np.n
 
     **Returns:** the optimum, and the Hessian of the objective there.
     """
+    free = find_free(optimum)
     for _ in range(MAX_SADDLES):
         hessian = find_hessian(optimum, method)
         if not np.isfinite(hessian).all():
             break
-        values, vectors = np.linalg.eigh(hessian)
+        values, vectors = np.linalg.eigh(hessian[np.ix_(free, free)])
         if values[0] > 0:
             return take_newton_step(optimum, hessian, method), hessian
-        below = step_aside(optimum, vectors[:, 0], method)
+        direction = np.zeros(len(optimum.x))
+        direction[free] = vectors[:, 0]
+        below = step_aside(optimum, direction, method)
         if below is None:
             break
         POPULATION_LOG.info("left a saddle of the objective %.3f", optimum.value)
@@ -288,24 +297,31 @@ def take_newton_step(optimum: Optimum, hessian: Float[np.ndarray, "parameter par
     """The optimum after a Newton step, if that lowers the objective."""
     objective = Descent(optimum.population, method)
     objective.z = optimum.z
-    x = optimum.x - np.linalg.solve(hessian, optimum.gradient)
+    free, x = find_free(optimum), optimum.x.copy()
+    x[free] -= np.linalg.solve(hessian[np.ix_(free, free)], optimum.gradient[free])
     value, _ = objective(x)
     if not value < optimum.value:
         return optimum
     return replace(optimum, x=x, z=objective.z, value=value, slopes=objective.slopes)
 
 
+def find_free(optimum: Optimum) -> Int[np.ndarray, " parameter"]:
+    """The parameters that are no weights of a network."""
+    return np.setdiff1d(np.arange(len(optimum.x)), optimum.population.structure.weights)
+
+
 def find_hessian(optimum: Optimum, method: Method) -> Float[np.ndarray, "parameter parameter"]:
-    """The Hessian of the objective, by differences of its exact gradients."""
+    """The Hessian of the objective, by differences of its exact gradients; 0 for weights of a network, of which many
+    do the same."""
     objective = Descent(optimum.population, method)
-    rows: list[np.ndarray] = []
-    for at in range(len(optimum.x)):
+    free = find_free(optimum)
+    hessian = np.zeros((len(optimum.x),) * 2)
+    for at in free:
         ends: list[np.ndarray] = []
         for side in (1, -1):
             objective.z = optimum.z
             x = optimum.x.copy()
             x[at] += side * HESSIAN_STEP
             ends.append(objective(x)[1])
-        rows.append((ends[0] - ends[1]) / (2 * HESSIAN_STEP))
-    hessian = np.stack(rows)
+        hessian[at, free] = (ends[0] - ends[1])[free] / (2 * HESSIAN_STEP)
     return (hessian + hessian.T) / 2

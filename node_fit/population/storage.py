@@ -16,6 +16,7 @@ from .effects import KINDS, Coordinate, Covariances
 from .likelihood import POPULATION_METHODS, Structure
 from .noise import NOISE_KINDS, ResidualNoise
 from .prediction import KnownPopulation
+from .subjects import weights_as_coordinates
 
 MODEL_NAME, POPULATION_NAME = "model.safetensors", "population.json"
 SCHEMA = 1
@@ -30,7 +31,7 @@ def write_population(population: KnownPopulation, folder: Path) -> None:
         "schema": SCHEMA,
         "method": population.method,
         "steps": population.steps,
-        "coordinates": [[c.name, list(c.bounds), c.kind] for c in structure.coordinates],
+        "coordinates": [[c.name, list(c.bounds), c.kind] for c in structure.coordinates if not c.is_weight],
         "blocks": [list(block) for block in structure.covariances.blocks],
         "noise": dict(zip(structure.noise.channels, structure.noise.kinds, strict=True)),
         "parameters": population.x.tolist(),
@@ -68,6 +69,7 @@ def parse_population(content: object, model: object) -> KnownPopulation:
     if [c.name for c in coordinates] != [name for name in model.constants() if name in {c.name for c in coordinates}]:
         raise ValueError("its constants are not the model's")
     effects = sum(c.kind is not None for c in coordinates)
+    coordinates = (*coordinates, *weights_as_coordinates(model))
     blocks = tuple(tuple(read_indices(block)) for block in read_list(content["blocks"]))
     if sorted(i for block in blocks for i in block) != list(range(effects)):
         raise ValueError("its blocks are not of its effects")

@@ -1,5 +1,6 @@
 """The subjects of a population: what the model predicts of each, from its own constants, with exact derivatives."""
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..data.batch import Batch
@@ -19,7 +21,10 @@ from ..data.facts import first_values_at_limits
 from ..data.scaling import columns_by_name
 from ..model.fields.known import Constants, constants_in
 from ..model.initial_state.trained import Fitted
+from ..model.make_model import is_equations_alone
 from ..model.neural_ode import NeuralODE
+from ..model.parameters import name as leaf_name
+from ..model.parameters import parameter_nodes, partition
 from ..runtime.compilation import WITHOUT_FUSION_EMITTERS
 from ..runtime.placement import AnyArray, scope_of
 from ..solver.held_rows import march_rows
@@ -70,7 +75,7 @@ class Subjects:
     """Measurements of several subjects, and the model whose constants differ between them.
 
     - `model`: its constants are those of a typical subject.
-    - `coordinates`: the fitted constants.
+    - `coordinates`: the fitted constants, and the weights of a network in the equations.
     - `batch`: the measurements, in scaled units, with rows where nothing was measured between rows far apart.
     - `seen`: the measurements in the user's units, of the shape `(subject, row, channel)`.
     - `names`: the names of the subjects. `kept`: rows of the batch that are rows of the data, `(subject, row)`.
@@ -121,14 +126,20 @@ class Subjects:
         return len(self.names)
 
     def first(self) -> Float[np.ndarray, " coordinate"]:
-        """The coordinates of the model's own constants."""
-        values = self.model.constants()
-        return np.array([float(to_line(np.asarray(values[c.name]), c.bounds)) for c in self.coordinates])
+        """The coordinates of the model's own constants and weights."""
+        values, weights = self.model.constants(), iter(read_weights(self.model).tolist())
+        return np.array(
+            [
+                next(weights) if c.is_weight else float(to_line(np.asarray(values[c.name]), c.bounds))
+                for c in self.coordinates
+            ]
+        )
 
     def constants(self, phi: Float[np.ndarray, "... coordinate"]) -> dict[str, np.ndarray]:
         """The constants at coordinates, in the user's units."""
         phi = np.asarray(phi, np.float64)
-        return {c.name: np.asarray(from_line(phi[..., at], c.bounds)) for at, c in enumerate(self.coordinates)}
+        pairs = [(at, c) for at, c in enumerate(self.coordinates) if not c.is_weight]
+        return {c.name: np.asarray(from_line(phi[..., at], c.bounds)) for at, c in pairs}
 
     def model_at(self, phi: Float[np.ndarray, " coordinate"]) -> NeuralODE:
         """The model with the constants at coordinates."""
@@ -168,23 +179,71 @@ class Subjects:
 
 
 def with_constants(model: NeuralODE, coordinates: Sequence[Coordinate], phi: Float[Array, " coordinate"]) -> NeuralODE:
-    """The model with the constants at coordinates."""
-    values = {c.name: from_line(phi[at], c.bounds) for at, c in enumerate(coordinates)}
+    """The model with constants, and weights of its network, at coordinates; it keeps the others."""
+    values = {c.name: from_line(phi[at], c.bounds) for at, c in enumerate(coordinates) if not c.is_weight}
 
     def groups(model: NeuralODE) -> list[Array]:
         return [group.raw for group in constants_in((model.field, model.start, model.observation))]
 
     def raw(group: Constants) -> Array:
-        line = [to_line(values[name], bounds) / scale for name, bounds, scale in group.free()]
+        line = [
+            to_line(values[name], bounds) / scale if name in values else own
+            for (name, bounds, scale), own in zip(group.free(), group.raw, strict=True)
+        ]
         return jnp.stack(line).astype(group.raw.dtype) if line else group.raw
 
     given = [raw(group) for group in constants_in((model.field, model.start, model.observation))]
-    return eqx.tree_at(groups, model, given) if given else model
+    model = eqx.tree_at(groups, model, given) if given else model
+    weights = [at for at, c in enumerate(coordinates) if c.is_weight]
+    return with_weights(model, phi[np.array(weights)]) if weights else model
 
 
-def multi_indices(coordinates: int, order: int) -> Int[np.ndarray, "derivative place"]:
-    """The coordinates of each derivative of an order, once each, since their sequence does not matter."""
-    rows = list(itertools.combinations_with_replacement(range(coordinates), order))
+def split_weights(model: NeuralODE) -> tuple[PyTree, PyTree]:
+    """The weights of the field's network, and the rest of the model; of a model with a network."""
+    constants = [leaf_name(path) for path, _ in parameter_nodes(model, Constants)]
+    weights, *rest = partition(model, freeze=constants, parts=("field",))
+    return weights, eqx.combine(*rest)
+
+
+def read_weights(model: NeuralODE) -> Float[np.ndarray, " weight"]:
+    """The weights of the network in the field of a model; none of equations alone."""
+    if is_equations_alone(model.field):
+        return np.zeros(0)
+    leaves = jax.tree.leaves(split_weights(model)[0])
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves])
+
+
+def with_weights(model: NeuralODE, weights: Float[Array, " weight"]) -> NeuralODE:
+    """The model with other weights of its network."""
+    own, rest = split_weights(model)
+    flat, unravel = ravel_pytree(own)
+    return eqx.combine(unravel(weights.astype(flat.dtype)), rest)
+
+
+def weights_as_coordinates(model: NeuralODE) -> tuple[Coordinate, ...]:
+    """A coordinate for each weight of the network in the field of a model."""
+    return tuple(
+        Coordinate(f"weight {number}", (None, None), is_weight=True)
+        for number in range(1, len(read_weights(model)) + 1)
+    )
+
+
+# Whether each coordinate has an effect.
+HasEffect = tuple[bool, ...]
+
+
+@functools.cache
+def multi_indices(effects: HasEffect, order: int) -> Int[np.ndarray, "derivative place"]:
+    """The coordinates of each derivative of an order, once each, since their sequence does not matter.
+
+    At most one of them has no effect: modes and the curvature there follow the effects, and a gradient follows any one
+    coordinate. So a network's weights are many, and their derivatives not many more.
+    """
+    rows = [
+        row
+        for row in itertools.combinations_with_replacement(range(len(effects)), order)
+        if sum(not effects[at] for at in row) <= 1
+    ]
     return np.array(rows, int).reshape(len(rows), order)
 
 
@@ -203,42 +262,55 @@ class Jets(NamedTuple):
         return jnp.concatenate([part.reshape(-1) for part in self.parts])
 
     @staticmethod
-    def of(numbers: Float[Array, " number"], states: int, coordinates: int, order: int) -> "Jets":
+    def of(numbers: Float[Array, " number"], states: int, effects: HasEffect, order: int) -> "Jets":
         """The parts from all of their numbers."""
-        sizes = [len(multi_indices(coordinates, each)) for each in range(order + 1)]
+        sizes = [len(multi_indices(effects, each)) for each in range(order + 1)]
         ends = np.cumsum([states * size for size in sizes])[:-1]
         return Jets(
             tuple(part.reshape(states, size) for part, size in zip(jnp.split(numbers, ends), sizes, strict=True))
         )
 
-    def whole(self, coordinates: int) -> tuple[Float[Array, "..."], ...]:
-        """The derivatives as arrays with an axis for coordinates for each order."""
-        return tuple(
-            part[..., whole_index(coordinates, order)].reshape(*part.shape[:-1], *(coordinates,) * order)
-            for order, part in enumerate(self.parts)
-        )
+    def whole(self, effects: HasEffect) -> tuple[Float[Array, "..."], ...]:
+        """The derivatives as arrays with an axis for coordinates for each order; 0 where they were not computed."""
+        found: list[Array] = []
+        for order, part in enumerate(self.parts):
+            places, is_known = whole_index(effects, order)
+            if is_known.all():
+                numbers = part[..., places]
+            elif is_known.any():
+                numbers = jnp.where(is_known, part[..., places], 0)
+            else:
+                numbers = jnp.zeros((*part.shape[:-1], len(places)), part.dtype)
+            found.append(numbers.reshape(*part.shape[:-1], *(len(effects),) * order))
+        return tuple(found)
 
 
-def whole_index(coordinates: int, order: int) -> Int[np.ndarray, " place"]:
-    """For each sequence of coordinates, the place of its derivative in `multi_indices`."""
-    sequences = np.array([*itertools.product(range(coordinates), repeat=order)], int)
-    return places_in(coordinates, np.sort(sequences.reshape(coordinates**order, order), axis=1))
+@functools.cache
+def whole_index(effects: HasEffect, order: int) -> tuple[Int[np.ndarray, " place"], Bool[np.ndarray, " place"]]:
+    """For each sequence of coordinates, the place of its derivative in `multi_indices`, and whether it is there."""
+    count = len(effects)
+    sequences = np.array([*itertools.product(range(count), repeat=order)], int)
+    rows = np.sort(sequences.reshape(count**order, order), axis=1)
+    is_known = np.array([sum(not effects[at] for at in row) <= 1 for row in rows.tolist()], bool)
+    places = np.zeros(len(rows), int)
+    places[is_known] = places_in(effects, rows[is_known])
+    return places, is_known
 
 
 # A function of states and coordinates.
 StateFunction = Callable[[Array, Array], Array]
 
 
-def propagate_jets(function: StateFunction, states: Jets, phi: Float[Array, " coordinate"]) -> Jets:
+def propagate_jets(function: StateFunction, states: Jets, phi: Float[Array, " coordinate"], effects: HasEffect) -> Jets:
     """The jets of a function of states and coordinates from those of the states, each derivative once."""
     count = len(phi)
     parts: list[Array] = []
     for order in range(states.order + 1):
-        rows = multi_indices(count, order)
+        rows = multi_indices(effects, order)
         # A set of directions is a binary number: the derivative of the states by those of its digits that are 1.
         subsets = [[place for place in range(order) if number >> place & 1] for number in range(2**order)]
         along = [
-            states.parts[len(each)][..., places_in(count, rows[:, each])] if each else states.parts[0]
+            states.parts[len(each)][..., places_in(effects, rows[:, each])] if each else states.parts[0]
             for each in subsets
         ]
         directions = [jnp.eye(count, dtype=phi.dtype)[rows[:, place]] for place in range(order)]
@@ -252,9 +324,9 @@ def propagate_jets(function: StateFunction, states: Jets, phi: Float[Array, " co
     return Jets(tuple(parts))
 
 
-def places_in(coordinates: int, rows: Int[np.ndarray, "derivative place"]) -> Int[np.ndarray, " derivative"]:
+def places_in(effects: HasEffect, rows: Int[np.ndarray, "derivative place"]) -> Int[np.ndarray, " derivative"]:
     """The place of each derivative in `multi_indices`."""
-    places = {tuple(row): at for at, row in enumerate(multi_indices(coordinates, rows.shape[1]).tolist())}
+    places = {tuple(row): at for at, row in enumerate(multi_indices(effects, rows.shape[1]).tolist())}
     return np.array([places[tuple(row)] for row in rows.tolist()], int)
 
 
@@ -296,8 +368,13 @@ class JetField(eqx.Module):
         def rates(states: Float[Array, " state"], phi: Float[Array, " coordinate"]) -> Float[Array, " state"]:
             return with_constants(self.model, self.coordinates, phi).field(t, states, u[:inputs])
 
-        states = Jets.of(y, len(self.model.latent), len(self.coordinates), self.order)
-        return propagate_jets(rates, states, u[inputs:]).flat()
+        effects = have_effects(self.coordinates)
+        states = Jets.of(y, len(self.model.latent), effects, self.order)
+        return propagate_jets(rates, states, u[inputs:], effects).flat()
+
+
+def have_effects(coordinates: Sequence[Coordinate]) -> HasEffect:
+    return tuple(c.kind is not None for c in coordinates)
 
 
 def simulate_subjects(
@@ -310,7 +387,7 @@ def simulate_subjects(
 ) -> tuple[tuple[Float[Array, "subject row channel ..."], ...], Float[Array, "subject interval"]]:
     """Channels of all subjects in the user's units with their derivatives, and the largest error of a step in each
     interval."""
-    count, scaler = len(coordinates), model.scaler
+    count, effects, scaler = len(coordinates), have_effects(coordinates), model.scaler
 
     def alone(subject: Batch) -> Batch:
         return jax.tree.map(lambda x: x[None], subject)
@@ -319,8 +396,8 @@ def simulate_subjects(
         def start(_: Float[Array, " state"], phi: Float[Array, " coordinate"]) -> Float[Array, " state"]:
             return with_constants(model, coordinates, phi).first_states(alone(subject))[0]
 
-        none = Jets(tuple(jnp.zeros((0, len(multi_indices(count, each)))) for each in range(order + 1)))
-        return propagate_jets(start, none, phi).flat()
+        none = Jets(tuple(jnp.zeros((0, len(multi_indices(effects, each)))) for each in range(order + 1)))
+        return propagate_jets(start, none, phi, effects).flat()
 
     starts = jax.vmap(begin)(phi, batch)
     plain = model.problem(batch, starts[:, : len(model.latent)])
@@ -332,7 +409,7 @@ def simulate_subjects(
         y0=starts,
         us=jnp.concatenate([jnp.asarray(batch.us, phi.dtype), rows], axis=2),
         bound=None if plain.bound is None else jnp.concatenate([plain.bound, jnp.full(more, jnp.inf)]),
-        jumps=plain.jumps and with_derivatives(plain.jumps, count, order),
+        jumps=plain.jumps and with_derivatives(plain.jumps, effects, order),
     )
     intervals, tolerances = between_rows(problem, model.solver.interpolation), model.solver.tolerances(starts)
     assert isinstance(model.solver.method, str)
@@ -348,15 +425,15 @@ def simulate_subjects(
             scaled = scaled * scaler.state_scale[None] + scaler.state_shift[None]
             return columns_by_name(from_line, scaled, scaler.bounds)
 
-        jets = jax.vmap(lambda row: Jets.of(row, len(model.latent), count, order))(numbers)
-        return propagate_jets(channels, jets, phi).whole(count)
+        jets = jax.vmap(lambda row: Jets.of(row, len(model.latent), effects, order))(numbers)
+        return propagate_jets(channels, jets, phi, effects).whole(effects)
 
     return jax.vmap(observe)(phi, numbers, batch), solution.errors
 
 
-def with_derivatives(jumps: Jumps, coordinates: int, order: int) -> Jumps:
+def with_derivatives(jumps: Jumps, effects: HasEffect, order: int) -> Jumps:
     """The jumps of states followed by their derivatives, which a dose leaves, and a factor multiplies."""
-    sizes = [len(multi_indices(coordinates, each)) for each in range(order + 1)]
+    sizes = [len(multi_indices(effects, each)) for each in range(order + 1)]
     copies = [jnp.repeat(jumps.factor, size, axis=-1) for size in sizes]
     factor = jnp.concatenate(copies, axis=-1)
     room = jnp.zeros((*factor.shape[:-1], factor.shape[-1] - jumps.shift.shape[-1]), jumps.shift.dtype)

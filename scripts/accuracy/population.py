@@ -1,11 +1,13 @@
 """Measures fits of populations against published objectives and estimates, and the coverage of their intervals.
 
     python scripts/accuracy/population.py --data DATASETS [--cases wang theophylline] [--studies 100] [--censored 6]
+                                          [--network 10]
 
 prints tables in Markdown. `DATASETS` has the folders `theophylline` (`theophylline.csv` in NONMEM's columns, and
 `wang2007.csv`: table 1 of Wang, J. Pharmacokinet. Pharmacodyn. 34, 2007) and `warfarin` (`warfarin.csv`, as nlmixr2data
 has it). `--studies` simulates studies like theophylline's, of 12 subjects and 11 rows each, and needs no data;
-neither does `--censored`: such studies of 60 subjects, a fifth of whose rows lie below a limit.
+neither does `--censored`: such studies of 60 subjects, a fifth of whose rows lie below a limit; nor `--network`: those
+of 24 subjects whose uptake saturates, which a network learns, and six of whom are predicted from their first rows.
 """
 
 import argparse
@@ -14,11 +16,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from scipy.integrate import solve_ivp
+from scipy.optimize import least_squares
 
 import node_fit as nf
+from node_fit.population.effects import Covariances
+from node_fit.population.likelihood import Population
+from node_fit.population.prediction import KnownPopulation
+from node_fit.population.search import search_from_starts
+from node_fit.population.subjects import Subjects
 
 ABSORPTION = {"depot": "-ka*depot", "c": "ka*depot/v - cl/v*c"}
 # What simulated studies are drawn from: typical constants, variances of their logarithms, the noise, dose and times.
@@ -27,6 +37,9 @@ TIMES = np.array([0, 0.25, 0.5, 1, 2, 3.5, 5, 7, 9, 12, 24.0])
 SUBJECTS = 12
 # Of studies with a limit.
 CENSORED_SUBJECTS, CENSORED_SHARE = 60, 0.2
+# Of studies with an unknown uptake.
+NETWORK_SUBJECTS, FIRST_ROWS = 24, 3
+UPTAKE_TIMES = np.array([0, 0.5, 1, 2, 3, 5, 7, 9.0])
 # Means of a nonparametric fit, of concentrations, and of their effect on the activity of prothrombin.
 WARFARIN = {"ktr": 1.47, "ka": 1.16, "v": 8.41, "cl": 0.142}
 WARFARIN_EFFECT = {"emax": 0.94, "ec50": 1.01, "kout": 0.066, "e0": 99.0}
@@ -187,12 +200,83 @@ def measure_censored(count: int) -> None:
         row(way, *(f"{100 * off:+.1f}" for off in np.mean(values, axis=0)), f"{100 * error:.1f}")
 
 
+def simulate_uptake(seed: int) -> np.ndarray:
+    """Concentrations of subjects after a dose that a saturating law takes up, solved in small steps, with noise."""
+    rng = np.random.default_rng(seed)
+    rate, k = np.exp(0.3 * rng.standard_normal((2, NETWORK_SUBJECTS))) * [[1.0], [0.3]]
+
+    def slopes(t: float, y: np.ndarray) -> np.ndarray:
+        gut, c = y.reshape(2, -1)
+        taken = rate * 40 * gut / (25 + gut)
+        return np.concatenate([-taken, taken / 20 - k * c])
+
+    begin = np.concatenate([np.full(NETWORK_SUBJECTS, 100.0), np.zeros(NETWORK_SUBJECTS)])
+    end = solve_ivp(slopes, UPTAKE_TIMES[[0, -1]], begin, t_eval=UPTAKE_TIMES, rtol=1e-8, atol=1e-8)
+    return end.y[NETWORK_SUBJECTS:] + 0.05 * rng.standard_normal((NETWORK_SUBJECTS, len(UPTAKE_TIMES)))
+
+
+def as_uptake(ys: np.ndarray) -> nf.Dataset:
+    data = nf.Dataset.from_arrays(UPTAKE_TIMES, ys[..., None], states=["c"])
+    return nf.with_events(data, [{"time": 0.0, "state": "gut", "add": 100.0}])
+
+
+def predict_alone(known: KnownPopulation, ys: np.ndarray) -> np.ndarray:
+    """The prediction of a subject by the constants that fit its own rows best, beside the network of a population."""
+    subjects = Subjects.of(known.model, known.structure.coordinates, as_uptake(ys[None]))
+    subjects = replace(subjects, steps=max(known.steps, 4))
+    first, effects, rows = subjects.first(), list(known.structure.effects), np.isfinite(ys)
+
+    def predict(at: np.ndarray) -> np.ndarray:
+        phi = first.copy()
+        phi[effects] = at
+        return np.asarray(subjects.expand(phi[None]).f)[0, :, 0]
+
+    end = least_squares(lambda at: predict(at)[rows] - ys[rows], first[effects], bounds=(-6, 6))
+    return predict(end.x)
+
+
+def measure_network(splits: int) -> None:
+    """The errors of the last five rows of left-out subjects, predicted from their first three."""
+    equations = {"gut": "-s*gut*exp(f)", "c": "s*gut*exp(f)/20 - k*c"}
+    field = functools.partial(
+        nf.Hybrid, equations=equations, constants={"s": 1.0, "k": 1.0}, terms={"f": 1.0}, sees=["gut"], rest=False
+    )
+    row("split", "effects of s and k", "pooled", "one fit a subject", "status")
+    row("---", "---", "---", "---", "---")
+    errors: list[list[float]] = []
+    for seed in range(splits):
+        ys = simulate_uptake(seed)
+        left, kept = ys[: NETWORK_SUBJECTS // 4], ys[NETWORK_SUBJECTS // 4 :]
+        few, unknown = np.where(np.arange(ys.shape[1]) < FIRST_ROWS, left, np.nan), np.full_like(left, np.nan)
+        fit = nf.fit_population(as_uptake(kept), random=["s", "k"], field=field)
+        # All subjects have the constants that fit all of them best, with a network of their own.
+        structure = replace(
+            fit.structure,
+            coordinates=tuple(replace(c, kind=None) for c in fit.structure.coordinates),
+            covariances=Covariances(()),
+        )
+        subjects = replace(fit.problem.subjects, coordinates=structure.coordinates)
+        pooled = search_from_starts(Population(subjects, structure), "focei")[0]
+        shared = KnownPopulation.of(pooled, "focei").predict(as_uptake(unknown)).ys[..., 0]
+        predictions = (
+            fit.predict(as_uptake(few)).ys[..., 0],
+            shared,
+            np.stack([predict_alone(fit.known, own) for own in few]),
+        )
+        errors.append([float(np.sqrt(np.mean((predicted - left)[:, FIRST_ROWS:] ** 2))) for predicted in predictions])
+        row(seed, *errors[-1], fit.status)
+    row("mean", *np.mean(errors, axis=0).tolist(), "")
+    table = np.array(errors)
+    row("better with effects", "", *(f"{int((table[:, 0] < table[:, at]).sum())} of {splits}" for at in (1, 2)), "")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of the data sets")
     parser.add_argument("--cases", nargs="*", default=["wang", "theophylline", "saem", "warfarin", "warfarin-effect"])
     parser.add_argument("--studies", type=int, default=0, help="number of simulated studies")
     parser.add_argument("--censored", type=int, default=0, help="number of simulated studies with a limit")
+    parser.add_argument("--network", type=int, default=0, help="number of simulated studies with an unknown uptake")
     given = parser.parse_args()
     for case in given.cases if given.data else ():
         print(f"\n{case}\n")
@@ -209,6 +293,9 @@ def main() -> None:
     if given.censored:
         print(f"\n{given.censored} simulated studies with a limit\n")
         measure_censored(given.censored)
+    if given.network:
+        print(f"\n{given.network} simulated studies with an unknown uptake\n")
+        measure_network(given.network)
 
 
 if __name__ == "__main__":

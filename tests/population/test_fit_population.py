@@ -165,7 +165,7 @@ def test_single_subject_is_refused(study):
 
 def test_networks_and_fitted_starts_are_refused(study):
     data, _, _ = study
-    with pytest.raises(ValueError, match="field=known"):
+    with pytest.raises(ValueError, match="no constants; write equations with them, field=known"):
         node_fit.fit_population(data, random=["k"])
     field = functools.partial(node_fit.Known, equations={"y": "-k*y"}, constants={"k": 1.0})
     with pytest.raises(ValueError, match="start=stated"):

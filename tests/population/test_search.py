@@ -12,7 +12,7 @@ from node_fit.population.search import FAR, Descent, Optimum, find_hessian, leav
 class Quadratic:
     """A population whose objective is a quadratic function, and infinite beyond 1e3."""
 
-    still = np.zeros((2, 1))
+    still, structure = np.zeros((2, 1)), SimpleNamespace(weights=())
     hessian = np.array([[4.0, 1.0, 0.0], [1.0, 3.0, -0.5], [0.0, -0.5, 2.0]])
 
     def objective_by_subject(self, x, z, method, expansion=None):
@@ -26,10 +26,27 @@ def test_the_hessian_is_that_of_the_objective():
     assert find_hessian(optimum, "fo") == pytest.approx(Quadratic.hessian, rel=1e-6, abs=1e-8)
 
 
+def test_weights_have_no_part_in_the_hessian():
+    class WithWeight(Quadratic):
+        structure = SimpleNamespace(weights=(1,))
+
+    x = np.array([0.3, -0.2, 1.0])
+    slopes = (Quadratic.hessian @ x)[None]
+    optimum = Optimum(WithWeight(), x, Quadratic.still, float(x @ slopes[0]) / 2, slopes, 0)
+    wanted = Quadratic.hessian.copy()
+    wanted[1], wanted[:, 1] = 0, 0
+    assert find_hessian(optimum, "fo") == pytest.approx(wanted, rel=1e-6, abs=1e-8)
+    end, _ = leave_saddles(optimum, "fo")
+    assert end.x[1] == x[1] and end.x[[0, 2]] == pytest.approx(
+        np.linalg.solve(Quadratic.hessian[np.ix_([0, 2], [0, 2])], -Quadratic.hessian[[0, 2], 1] * x[1]), abs=1e-6
+    )
+
+
 class Saddle:
     """A population whose objective is `x^2 + (y^2 - 2)^2`: a saddle at the origin, minima where `y^2` is 2."""
 
     still, subjects = np.zeros((2, 1)), SimpleNamespace(counts=np.ones(1))
+    structure = SimpleNamespace(weights=())
 
     def settled(self, x, z):
         return self

@@ -59,7 +59,12 @@ def test_derivatives_are_those_of_the_closed_form(subjects):
         for j, second in enumerate(np.eye(3)):
             ends = [predicted(phi + step * (one * first + two * second)) for one in (1, -1) for two in (1, -1)]
             bend = (ends[0] - ends[1] - ends[2] + ends[3]) / (4 * step**2)
+            if i == j == 1:  # No part of the likelihood or its gradient asks for two coordinates without effects.
+                bend = np.zeros_like(bend)
             np.testing.assert_allclose(np.asarray(found.second)[..., 0, i, j], bend, rtol=1e-3, atol=1e-4)
+
+
+BOTH = (True, True)  # Both coordinates have an effect.
 
 
 def test_jets_follow_the_chain_rule():
@@ -76,13 +81,13 @@ def test_jets_follow_the_chain_rule():
 
     with scope("x64"):
         phi = jnp.array([0.7, 0.3])
-        inner = propagate_jets(lambda _, phi: states(phi), Jets.of(jnp.zeros(0), 0, 2, 3), phi)
-        found = propagate_jets(function, inner, phi)
+        inner = propagate_jets(lambda _, phi: states(phi), Jets.of(jnp.zeros(0), 0, BOTH, 3), phi, BOTH)
+        found = propagate_jets(function, inner, phi, BOTH)
         assert [part.shape[1] for part in found.parts] == [1, 2, 3, 4]  # Each derivative once.
-        for order, part in enumerate(found.whole(2)):
+        for order, part in enumerate(found.whole(BOTH)):
             wanted = derivatives_of(lambda phi: function(states(phi), phi), order)(phi)
             np.testing.assert_allclose(part, wanted, rtol=1e-12, atol=1e-12)
-        np.testing.assert_array_equal(Jets.of(found.flat(), 2, 2, 3).flat(), found.flat())
+        np.testing.assert_array_equal(Jets.of(found.flat(), 2, BOTH, 3).flat(), found.flat())
 
 
 def test_each_interval_has_the_steps_that_it_needs(subjects):

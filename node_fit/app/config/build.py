@@ -361,10 +361,14 @@ def read_equation_file(config: DictConfig) -> None:
         check_equations(config, texts)
 
 
+# Fields whose equations name constants.
+WITH_EQUATIONS = ("node_fit.Known", "node_fit.Hybrid")
+
+
 def add_random_constants(config: DictConfig) -> None:
     """Gives constants that `random` names, and for which the config has no value, a first value of 1."""
     random, field = to_plain(config.get("random")), config.get("field")
-    if not random or not OmegaConf.is_dict(field) or field.get("_target_") != f"node_fit.{Known.__name__}":
+    if not random or not OmegaConf.is_dict(field) or field.get("_target_") not in WITH_EQUATIONS:
         return
     groups = [to_plain(OmegaConf.select(config, f"{part}.constants")) for part in ("field", "start", "observation")]
     given = {name for group in groups if is_mapping(group) for name in group}
@@ -390,7 +394,7 @@ def check_equations(config: DictConfig, texts: Mapping[Any, object] | None = Non
     **Arguments:** `texts`: the equations, if they come from a file.
     """
     field, data = to_plain(config.get("field")), to_plain(config.get("data"))
-    if not is_json(field) or field.get("_target_") not in ("node_fit.Known", "node_fit.Hybrid"):
+    if not is_json(field) or field.get("_target_") not in WITH_EQUATIONS:
         return
     texts = field.get("equations") if texts is None else texts
     if not is_mapping(texts) or not is_json(data):

@@ -609,7 +609,8 @@ class Hybrid(AbstractVectorField):
       adds to. By default, it does so if there are no terms.
     - `sees`: names of the network's inputs: states, inputs, or the time; by default all states and inputs, without
       the number of the trajectory.
-    - `width`, `depth`, `activation`: network options, as in `MLP`.
+    - `width`, `depth`: units in each hidden layer, and the number of these; if None 32 and 2, in a population 4 and 1.
+    - `activation`: as in `MLP`.
     - `triggers`: as in `Known`.
     - `key`: PRNG key of the initial weights.
     """
@@ -630,8 +631,8 @@ class Hybrid(AbstractVectorField):
         local: Mapping[str, str] = MappingProxyType({}),
         terms: Mapping[str, float] | None = None,
         rest: bool | Sequence[str] | None = None,
-        width: int = 32,
-        depth: int = 2,
+        width: int | None = None,
+        depth: int | None = None,
         activation: Activation = "tanh",
         sees: Sequence[str] | None = None,
         triggers: Sequence[Mapping[str, object]] = (),
@@ -664,8 +665,9 @@ class Hybrid(AbstractVectorField):
             raise ValueError("rest and terms leave the network without outputs; use the field `known`.")
         turns = dict(zip(system.states, system.scaler.turns, strict=False))
         angles = {at: system.states.index(name) for at, name in enumerate(self.sees) if turns.get(name)}
+        size = {"width": 32 if width is None else width, "depth": 2 if depth is None else depth}
         self.network = make_layers(
-            len(self.sees), outputs, system.scaler, angles, width=width, depth=depth, activation=activation, key=key
+            len(self.sees), outputs, system.scaler, angles, activation=activation, key=key, **size
         ).silenced()
 
     def texts(self) -> dict[str, str]:
