@@ -90,6 +90,7 @@ def test_of_many_rows_each_model_does_without_two_blocks(chosen, monkeypatch):
         )
 
 
+@pytest.mark.slow
 def test_the_models_of_blocks_share_their_programs(chosen):
     compiled = []
 

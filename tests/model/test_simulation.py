@@ -110,6 +110,7 @@ def compiled_programs():
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.slow
 def test_parts_of_a_record_share_the_search_for_starts_of_a_model_and_that_of_members():
     """However many trajectories, rows of them and rows that a start is fitted to; each has the start of its own."""
     whole = data()

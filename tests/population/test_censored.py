@@ -65,7 +65,9 @@ def exact_objective(data, x, kind="additive"):
     return total
 
 
-@pytest.mark.parametrize(("kind", "off"), [("additive", 0.1), ("proportional", 0.7)])
+@pytest.mark.parametrize(
+    ("kind", "off"), [("additive", 0.1), pytest.param("proportional", 0.7, marks=pytest.mark.slow)]
+)
 def test_quadrature_is_the_integral(kind, off):
     """And the first-order objective is as near as it is without limits."""
     data, x = cut_decays(kind=kind), parameters()
@@ -77,7 +79,9 @@ def test_quadrature_is_the_integral(kind, off):
     assert population.objective(x, z, "focei")[0] == pytest.approx(wanted, abs=off)
 
 
-@pytest.mark.parametrize("method", ["focei", "foce", "laplace"])
+@pytest.mark.parametrize(
+    "method", ["focei", *(pytest.param(each, marks=pytest.mark.slow) for each in ("foce", "laplace"))]
+)
 def test_gradient_is_exact(method):
     population, x = make_population(cut_decays(), "additive", method), parameters()
 
@@ -135,6 +139,7 @@ def test_far_tail_has_the_derivatives_of_the_distribution():
     np.testing.assert_allclose(joint[0], joint[1], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_laplace_with_limits_is_near_the_integral():
     data, x = cut_decays(), parameters()
     population = make_population(data, method="laplace")

@@ -73,7 +73,7 @@ def exact_objective(data, x, kind):
     return total
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["poisson", pytest.param("negative_binomial", marks=pytest.mark.slow)])
 def test_quadrature_is_the_integral_and_the_expansion_is_near_it(kind):
     data, x = draw_counts(kind), parameters(kind)
     population = make_population(data, kind)
@@ -85,8 +85,8 @@ def test_quadrature_is_the_integral_and_the_expansion_is_near_it(kind):
     assert population.objective(x, z, "focei")[0] == pytest.approx(exact, abs=0.5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", ["focei", "laplace"])
+@pytest.mark.parametrize("kind", [pytest.param("poisson", marks=pytest.mark.slow), "negative_binomial"])
+@pytest.mark.parametrize("method", ["focei", pytest.param("laplace", marks=pytest.mark.slow)])
 def test_gradients_are_those_of_differences(kind, method):
     population, x = make_population(draw_counts(kind), kind), parameters(kind)
 
@@ -132,15 +132,9 @@ def test_drawn_counts_have_the_mean_and_the_variance_of_their_kind(kind):
     assert np.isnan(noise.simulate(np.array([[np.nan], [np.inf]]), x, np.random.default_rng(0))).all()
 
 
-@pytest.mark.parametrize(
-    ("kind", "method"),
-    [
-        ("poisson", "focei"),
-        pytest.param("poisson", "saem", marks=pytest.mark.slow),
-        pytest.param("negative_binomial", "focei", marks=pytest.mark.slow),
-        pytest.param("negative_binomial", "saem", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", ["focei", "saem"])
 def test_a_population_of_counts_is_fitted(kind, method):
     data = draw_counts(kind, 60, seed=3)
     settings = node_fit.MixedEffects(method=method, noise=kind)

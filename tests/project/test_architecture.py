@@ -54,6 +54,7 @@ MOST_ANY = 150
 
 
 @functools.cache
+@functools.cache
 def modules(package: Path = PACKAGE) -> dict[str, Path]:
     """Maps dotted names to the files of the package; an `__init__` has the name of its folder."""
     found = {}
@@ -110,10 +111,11 @@ def test_the_root_holds_few_files():
     assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES_AT_ROOT
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_file_imports_only_from_its_own_folder_and_those_before(name):
-    assert not upward(name, MODULES[name], FOLDERS)
-    assert "node_fit" not in imported(MODULES[name])[1], "the package uses relative imports of itself"
+def test_a_file_imports_only_from_its_own_folder_and_those_before():
+    found = {name: upward(name, path, FOLDERS) for name, path in MODULES.items()}
+    assert not {name: wrong for name, wrong in found.items() if wrong}
+    absolute = [name for name, path in MODULES.items() if "node_fit" in imported(path)[1]]
+    assert not absolute, "the package uses relative imports of itself"
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -126,12 +128,16 @@ def test_no_files_import_each_other_in_a_circle():
         pytest.fail(f"a circle of imports: {error.args[1]}")
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_files_and_functions_are_short(name):
-    text = MODULES[name].read_text()
-    assert len(text.splitlines()) <= MOST_LINES
-    functions = [f for f in ast.walk(ast.parse(text)) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert not [f.name for f in functions if body_lines(f) > LONGEST_FUNCTION]
+def test_files_and_functions_are_short():
+    texts = {name: path.read_text() for name, path in MODULES.items()}
+    assert not [name for name, text in texts.items() if len(text.splitlines()) > MOST_LINES]
+    functions = {
+        (name, f.name): body_lines(f)
+        for name, text in texts.items()
+        for f in ast.walk(ast.parse(text))
+        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert not {where: lines for where, lines in functions.items() if lines > LONGEST_FUNCTION}
 
 
 def homes(wanted: Callable[[ast.stmt], Iterator[str]]) -> dict[str, set[str]]:
@@ -217,9 +223,9 @@ def test_a_name_has_one_home():
     assert not {name: where for name, where in homes(constants).items() if len(where) > 1}
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if folder_of(name) in LIBRARY])
-def test_the_library_knows_no_command(name):
-    assert not imported(MODULES[name])[1] & FOR_COMMANDS
+def test_the_library_knows_no_command():
+    library = {name: imported(path)[1] for name, path in MODULES.items() if folder_of(name) in LIBRARY}
+    assert not {name: found & FOR_COMMANDS for name, found in library.items() if found & FOR_COMMANDS}
 
 
 def test_the_application_does():

@@ -79,8 +79,15 @@ def test_propagators_are_exponentials_of_all_fractions():
             np.testing.assert_allclose(found.held[level], integral, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("field", [stiff_field, weak_network])
-@pytest.mark.parametrize("kind", ["hold", "linear"])
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [
+        (stiff_field, "linear"),
+        (weak_network, "hold"),
+        pytest.param(stiff_field, "hold", marks=pytest.mark.slow),
+        pytest.param(weak_network, "linear", marks=pytest.mark.slow),
+    ],
+)
 def test_forecasts_held_steps_and_solves_are_equal(field, kind):
     problem = problem_of(field(), step=0.1)
     ways = solver(kind)
@@ -101,7 +108,7 @@ def test_a_network_beside_is_solved_to_the_second_order():
     assert 3.5 < errors[1] / errors[2] < 4.5
 
 
-@pytest.mark.parametrize("kind", ["hold", "linear"])
+@pytest.mark.parametrize("kind", ["linear", pytest.param("hold", marks=pytest.mark.slow)])
 def test_times_between_rows_move_no_row(kind):
     problem = problem_of(stiff_field(), rows=6)
     batch = eqx.tree_at(lambda b: (b.ts, b.us), blank_batch(), (problem.ts, problem.us))

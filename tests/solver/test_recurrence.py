@@ -188,6 +188,7 @@ def test_what_runs_away_is_found_to_run_away():
         np.testing.assert_allclose(other.ys[1], one.ys[1], rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_loss_is_the_same_function_whichever_guess_it_begins_at():
     """As a line search sees it at the limit of rounding: differences between guesses are differences of rounding."""
     mlp = make_field(dtype=jnp.float32)
