@@ -1,7 +1,7 @@
 """Random effects: how constants differ between subjects, and the covariance of their effects."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, cast, get_args
 
 import jax.numpy as jnp
@@ -22,6 +22,9 @@ FIRST_VARIANCE = 0.1
 EFFECT_KEYS = ("kind", "variance")
 # `random` of a command and of Python: names, or the kind of each.
 RandomEffects = Sequence[str] | Mapping[str, str | Mapping[str, object]]
+# Constants that differ between the records of a subject, too, or their first variances; None where each trajectory is
+# a subject.
+Occasions = Sequence[str] | Mapping[str, float] | None
 Covariance = Literal["diagonal", "full"] | Sequence[Sequence[str]]
 
 
@@ -32,6 +35,7 @@ class Coordinate:
     - `bounds`: the interval that the line stands for: positive numbers of a log-normal effect, all of a normal one, two
       bounds of a logit one.
     - `kind`, `variance`: of its effect, with the variance before the fit; None if all subjects share the constant.
+    - `occasion`: the variance, before the fit, of how it differs between the records of a subject; None if it does not.
     - `is_weight`: whether it is no constant, but a weight of the network, which all subjects share.
     """
 
@@ -39,6 +43,7 @@ class Coordinate:
     bounds: Bounds
     kind: EffectKind | None = None
     variance: float = FIRST_VARIANCE
+    occasion: float | None = None
     is_weight: bool = False
 
 
@@ -112,6 +117,47 @@ def coordinates_of(model: NeuralODE, random: RandomEffects) -> tuple[Coordinate,
     )
 
 
+def with_occasions(coordinates: Sequence[Coordinate], occasions: object) -> tuple[Coordinate, ...]:
+    """Coordinates of which some differ between the records of a subject, too.
+
+    **Arguments:** `occasions`: the names of these constants, or for each its first variance, `{cl: 0.04}`; None if each
+    trajectory is a subject.
+
+    **Raises:** `ValueError` if a name is of no constant that differs between subjects, or a variance is none.
+    """
+    given = {} if occasions is None else read_occasions(occasions)
+    effects = [c.name for c in coordinates if c.kind is not None]
+    for name in given:
+        if name not in effects:
+            raise ValueError(
+                f"occasions names {name!r}, which does not differ between subjects; name it in random, too, whose "
+                f"constants are {', '.join(effects)}."
+            )
+    return tuple(replace(c, occasion=given.get(c.name)) for c in coordinates)
+
+
+def read_occasions(occasions: object) -> dict[str, float]:
+    """The first variance of each effect of an occasion.
+
+    **Raises:** `ValueError` that says how to write it.
+    """
+    if is_mapping(occasions):
+        return {str(name): read_variance(f"occasions.{name}", each) for name, each in occasions.items()}
+    if isinstance(occasions, str) or not is_sequence(occasions) or not all(isinstance(name, str) for name in occasions):
+        raise ValueError(
+            f"occasions must be a list of constants, such as [cl], or their first variances, {{cl: 0.04}}; got "
+            f"{occasions!r:.60}."
+        )
+    return dict.fromkeys(map(str, occasions), FIRST_VARIANCE)
+
+
+def read_variance(name: str, given: object) -> float:
+    variance = parse_number(given) if isinstance(given, str) else given
+    if isinstance(variance, bool) or not isinstance(variance, int | float) or not 0 < variance < np.inf:
+        raise ValueError(f"{name} must be a positive number, got {variance!r:.40}.")
+    return float(variance)
+
+
 def why_no_effect(name: str, groups: Sequence[Constants], free: Mapping[str, Bounds]) -> str:
     if any(name in group.names for group in groups):
         return (
@@ -152,13 +198,10 @@ def read_effect(name: str, entry: object) -> tuple[EffectKind | None, float]:
     unknown = [key for key in given if key not in EFFECT_KEYS]
     if unknown:
         raise ValueError(f"random.{name} has the key {unknown[0]!r}; its keys are {', '.join(EFFECT_KEYS)}.")
-    kind, variance = given.get("kind"), given.get("variance", FIRST_VARIANCE)
+    kind = given.get("kind")
     if kind is not None and kind not in KINDS:
         raise ValueError(f"random.{name} must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {kind!r:.40}.")
-    variance = parse_number(variance) if isinstance(variance, str) else variance
-    if isinstance(variance, bool) or not isinstance(variance, int | float) or not 0 < variance < np.inf:
-        raise ValueError(f"random.{name}.variance must be a positive number, got {variance!r:.40}.")
-    return kind, float(variance)
+    return kind, read_variance(f"random.{name}.variance", given.get("variance", FIRST_VARIANCE))
 
 
 def shared_line(value: float, bounds: Bounds) -> Bounds:

@@ -28,7 +28,16 @@ from ..runtime.placement import scope
 from ..runtime.serialization import Json
 from ..runtime.validation import check_argument, check_choice, check_fields
 from ..solver.problem import VectorField
-from .effects import Coordinate, Covariance, RandomEffects, coordinates_of, read_covariance
+from .effects import (
+    Coordinate,
+    Covariance,
+    Occasions,
+    RandomEffects,
+    coordinates_of,
+    read_covariance,
+    read_occasions,
+    with_occasions,
+)
 from .likelihood import POPULATION_METHODS, Method, Population, Structure
 from .noise import NOISE_KINDS, NoiseWords, ResidualNoise
 from .prediction import KnownPopulation, PredictiveCheck, SubjectPredictions, check_by_simulation
@@ -70,6 +79,8 @@ class MixedEffects:
     - `iterations`: of SAEM.
     - `errors`: what standard errors come from: `observed`, the observed information; or `sandwich`, which holds where
       the model is not quite right, from the gradients of the subjects, too.
+    - `occasions`: the constants of `random` that differ between the records of a subject, too, or for each its first
+      variance; trajectories `SUBJECT/RECORD` are then the records of one subject. None if each trajectory is a subject.
     - `weight_scale`: the standard deviation of a normal prior of the weights of a network in the equations.
 
     **Raises:** `ValueError` if a word is unknown.
@@ -82,16 +93,22 @@ class MixedEffects:
     evaluate: bool = False
     iterations: int = 500
     errors: Errors = "observed"
+    occasions: Occasions = None
     weight_scale: float = 1.0
 
     def __post_init__(self):
         check_choice("method", self.method, [each for each in POPULATION_METHODS if each != "quadrature"])
-        check_fields(self, {"covariance": "diagonal, full, or lists of effects such as [['cl', 'v']]"})
+        sentences = {"covariance": "diagonal, full, or lists of effects such as [['cl', 'v']]"}
+        check_fields(self, sentences | {"occasions": "a list of constants such as ['cl'], or their variances, or None"})
         check_choice("errors", self.errors, get_args(Errors))
         if self.nodes < 0:
             raise ValueError(f"nodes must not be negative, got {self.nodes}.")
         if self.iterations < MIN_ITERATIONS:
             raise ValueError(f"iterations must be at least {MIN_ITERATIONS}, got {self.iterations}.")
+        if self.occasions is not None:
+            read_occasions(self.occasions)
+            if self.method == "saem":
+                raise ValueError("method saem has no occasions; use method focei, or leave occasions out.")
         if not self.weight_scale > 0:
             raise ValueError(f"weight_scale must be positive, got {self.weight_scale}.")
         if self.method == "saem" and self.evaluate:
@@ -200,6 +217,9 @@ class PopulationFit:
         told[list(self.structure.weights)] = False
         variances = np.diag(self.problem.covariance(self.optimum.x))
         told[fixed : fixed + len(variances)] = variances > LEAST_VARIANCE
+        begin = fixed + self.structure.covariances.parameters
+        occasions = slice(begin, begin + len(self.structure.occasions))
+        told[occasions] = np.exp(2 * self.optimum.x[occasions]) > LEAST_VARIANCE
         return told
 
     @property
@@ -258,7 +278,8 @@ class PopulationFit:
         places = [(at, at) for at in range(len(names))] + covariances.pairs
 
         def elements(x: Array) -> Array:
-            factor = self.structure.parts(x).factor[np.array(self.structure.effects, int)]
+            effects = np.array(self.structure.effects, int)
+            factor = self.structure.parts(x).factor[0, effects, : covariances.effects]
             covariance = factor @ factor.T
             return jnp.stack([covariance[place] for place in places]) if places else x[:0]
 
@@ -277,6 +298,16 @@ class PopulationFit:
         return found
 
     @cached_property
+    def occasion_variances(self) -> dict[str, Estimate]:
+        """The variances of the effects of occasions, on the line where each is normal."""
+        begin = self.structure.ends[0] + self.structure.covariances.parameters
+        errors, found = np.sqrt(np.diag(self.estimate_covariance)), dict[str, Estimate]()
+        for at, coordinate in enumerate(self.structure.occasions, start=begin):
+            value = float(np.exp(2 * self.optimum.x[at]))
+            found[self.structure.coordinates[coordinate].name] = positive_estimate(value, 2 * value * float(errors[at]))
+        return found
+
+    @cached_property
     def noise(self) -> dict[str, dict[str, Estimate]]:
         """The parameters of the noise, by channel."""
         begin = self.structure.ends[1]
@@ -290,9 +321,11 @@ class PopulationFit:
 
     @cached_property
     def eta(self) -> Float[np.ndarray, "subject effect"]:
-        """The effects of each subject at its mode."""
+        """The effects of each subject at its mode, without those of its occasions."""
+        own = self.optimum.z.copy()
+        own[:, self.structure.covariances.effects :] = 0
         at = list(self.structure.effects)
-        return (self.problem.phi(self.optimum.x, self.optimum.z) - self.optimum.x[: self.structure.ends[0]])[:, at]
+        return (self.problem.phi(self.optimum.x, own) - self.optimum.x[: self.structure.ends[0]])[:, 0, at]
 
     @property
     def shrinkage(self) -> dict[str, float]:
@@ -306,27 +339,32 @@ class PopulationFit:
 
     @cached_property
     def individuals(self) -> "pandas.DataFrame":
-        """The constants of each subject at its mode, each with its standard error given the population."""
+        """The constants of each subject at its mode, each with its standard error given the population; with occasions,
+        those of each record."""
         import pandas as pd
 
         problem = self.problem
-        phi = problem.phi(self.optimum.x, self.optimum.z)
         spread = problem.spread_of_modes(self.optimum.x, self.optimum.z)
         with scope("x64"):
             factor = np.asarray(self.structure.parts(jnp.asarray(self.optimum.x)).factor)
-        table: dict[str, object] = {"subject": problem.subjects.names}
+        subject, record = problem.subjects.places
+        phi = problem.phi(self.optimum.x, self.optimum.z)[subject, record]
+        table: dict[str, object] = {"subject": np.array(problem.subjects.names, object)[subject]}
+        if self.structure.has_occasions:
+            table["trajectory"] = self.data.trajectories
         values = problem.subjects.constants(phi)
         for at in self.structure.effects:
-            c = self.structure.coordinates[at]
-            error = np.sqrt(np.einsum("e,sef,f->s", factor[at], spread, factor[at]))
+            c, own = self.structure.coordinates[at], factor[record, at]
+            error = np.sqrt(np.einsum("te,tef,tf->t", own, spread[subject], own))
             table[c.name] = values[c.name]
             table[f"{c.name}_se"] = error / slope(values[c.name], c.bounds)
         return pd.DataFrame(table)
 
     @cached_property
-    def at_rows(self) -> Float[np.ndarray, "subject row channel"]:
-        """The prediction of each subject at its rows, from its own constants, in the user's units."""
-        return np.asarray(self.problem.subjects.expand(self.problem.phi(self.optimum.x, self.optimum.z)).f)
+    def at_rows(self) -> Float[np.ndarray, "trajectory row channel"]:
+        """The prediction of each trajectory at its rows, from its own constants, in the user's units."""
+        subjects, phi = self.problem.subjects, self.problem.phi(self.optimum.x, self.optimum.z)
+        return subjects.by_trajectory(np.asarray(subjects.expand(phi).f))
 
     @cached_property
     def predictions(self) -> "pandas.DataFrame":
@@ -337,7 +375,7 @@ class PopulationFit:
         import pandas as pd
 
         problem, subjects = self.problem, self.problem.subjects
-        own = self.at_rows
+        own = subjects.arrange(self.at_rows)
         typical = np.asarray(subjects.expand(problem.phi(self.optimum.x, problem.still)).f)
         noise = self.structure.noise
         deviation = noise.deviation(own, self.optimum.x[self.structure.ends[1] :])
@@ -347,13 +385,16 @@ class PopulationFit:
         subject, row, channel = np.nonzero(subjects.mask)
         table: dict[str, object] = {
             "subject": np.array(subjects.names, object)[subject],
-            self.data.time: self.data.ts[subject, row],
+            self.data.time: subjects.arrange(self.data.ts)[subject, row],
             "channel": np.array(self.data.states, object)[channel],
             "observed": subjects.y[subject, row, channel],
             "individual": own[subject, row, channel],
             "population": typical[subject, row, channel],
             "weighted_residual": np.where(subjects.seen.exact, residual, np.nan)[subject, row, channel],
         }
+        if self.structure.has_occasions:
+            names = np.array(self.data.trajectories, object)
+            table["trajectory"] = names[subjects.members[subject, row // self.data.ts.shape[1]]]
         if subjects.seen.sides is not None:
             sides = np.asarray(subjects.seen.sides)[subject, row, channel]
             table["limit"] = np.array(["", "above", "below"], object)[sides]
@@ -362,7 +403,7 @@ class PopulationFit:
     @cached_property
     def known(self) -> KnownPopulation:
         """The population without its data, which `write_population` stores."""
-        return KnownPopulation.of(self.optimum, self.method)
+        return KnownPopulation.of(self.optimum, self.method, self.data.trajectories)
 
     def predict(self, data: Dataset, level: float = 0.9) -> SubjectPredictions:
         """Predicts known subjects, new ones, and new ones with a few measurements; see `predict_subjects`."""
@@ -390,16 +431,19 @@ class PopulationFit:
         if name not in self.effects:
             raise ValueError(f"{name!r} has no effect; the effects are {', '.join(self.effects)}.")
         at = self.structure.effects[self.effects.index(name)]
-        coordinates = tuple(replace(c, kind=None) if i == at else c for i, c in enumerate(self.structure.coordinates))
+        coordinates = tuple(
+            replace(c, kind=None, occasion=None) if i == at else c for i, c in enumerate(self.structure.coordinates)
+        )
         index = self.effects.index(name)
         blocks = [tuple(i - (i > index) for i in block if i != index) for block in self.structure.covariances.blocks]
         covariances = self.structure.covariances._replace(blocks=tuple(block for block in blocks if block))
         partners = next(len(block) - 1 for block in self.structure.covariances.blocks if index in block)
+        partners += self.structure.coordinates[at].occasion is not None
         structure = replace(self.structure, coordinates=coordinates, covariances=covariances)
         subjects = replace(self.problem.subjects, coordinates=coordinates, model=self.model)
         optimum = estimate(Population(subjects, structure), self.settings, Options()).optimum
         change = max(optimum.value - self.optimum.value, 0.0)
-        # The variance and the covariances with its block: at the edge, a mixture of the two numbers of parameters.
+        # The variances, and the covariances with its block: at the edge, a mixture of the two numbers of parameters.
         p = 0.5 * (float(chi2.sf(change, partners)) if partners else float(change <= 0)) + 0.5 * float(
             chi2.sf(change, partners + 1)
         )
@@ -439,6 +483,12 @@ class PopulationFit:
         }
         if self.quadrature is not None:
             content["quadrature"] = self.quadrature
+        if self.structure.has_occasions:
+            content["occasions"] = {
+                "records": len(self.data.trajectories),
+                "variances": {name: each.value for name, each in self.occasion_variances.items()},
+                "standard_errors": {name: number_or_none(each.error) for name, each in self.occasion_variances.items()},
+            }
         if self.structure.weights:
             content["weights"] = len(self.structure.weights)
         return content
@@ -469,6 +519,10 @@ class PopulationFit:
             f"{'covariance ' + name:>22}  {describe_estimate(each)}"
             for name, each in self.variances.items()
             if "," in name
+        ]
+        lines += [
+            f"{f'occasion variance of {name}':>22}  {describe_estimate(each)}"
+            for name, each in self.occasion_variances.items()
         ]
         for channel, parameters in self.noise.items():
             lines += [f"{channel + ' ' + name:>22}  {describe_estimate(each)}" for name, each in parameters.items()]
@@ -637,11 +691,21 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
     model.check_channels(train)
     noise = ResidualNoise.of(population.noise, train.states)
     check_normal(train, population, noise)
-    coordinates = (*coordinates_of(model, random), *weights_of(model, population))
+    constants = with_occasions(coordinates_of(model, random), population.occasions)
+    coordinates, has_occasions = (*constants, *weights_of(model, population)), population.occasions is not None
     effects = [c.name for c in coordinates if c.kind is not None]
     covariances = read_covariance(population.covariance, effects)
-    structure = Structure(coordinates, covariances, noise, population.weight_scale)
-    return Population(Subjects.of(model, coordinates, train), structure)
+    subjects = Subjects.of(model, coordinates, train, has_occasions=has_occasions)
+    if has_occasions and subjects.most_records == 1:
+        raise ValueError(
+            f"occasions are records of one subject, which trajectories SUBJECT/RECORD are, and the first ones are "
+            f"{', '.join(train.trajectories[:3])}; name the column that tells them apart, data.occasion=OCC, or leave "
+            "occasions out."
+        )
+    structure = Structure(
+        coordinates, covariances, noise, population.weight_scale, subjects.most_records, has_occasions
+    )
+    return Population(subjects, structure)
 
 
 def with_small_network(options: Options) -> Options:
@@ -715,7 +779,6 @@ def states_of(made: object) -> list[str]:
 def evaluate_given(population: Population, method: Method) -> Optimum:
     """The objective at the parameters that were given."""
     structure = population.structure
-    variances = [c.variance for c in structure.coordinates if c.kind is not None]
     if [len(given) for given in structure.noise.given] != structure.noise.sizes:
         raise ValueError(
             "evaluate computes the objective at given parameters, so give the noise, too: population.noise="
@@ -723,7 +786,7 @@ def evaluate_given(population: Population, method: Method) -> Optimum:
         )
     ones = [1.0] * len(structure.noise.channels)
     noise = structure.noise.first(ones, ones)
-    x = np.concatenate([population.subjects.first(), structure.covariances.first(variances), noise])
+    x = np.concatenate([population.subjects.first(), structure.first_spread(), noise])
     population = population.settled(x, population.still)
     z = population.still if method == "fo" else population.find_modes(x, interaction=method != "foce")
     population = population.settled(x, z)

@@ -43,18 +43,19 @@ MAX_QUADRATURE_NODES = 20_000
 class Parameters(NamedTuple):
     """The parameters of a population.
 
-    - `theta`: coordinates of a typical subject. `factor`: the Cholesky factor of the effects' covariance, with a row
-      for each coordinate, of zeros where it has no effect.
+    - `theta`: coordinates of a typical subject. `factor`: what the effects add to the coordinates of each record: the
+      Cholesky factor of the subject's, and standard deviations of those of its occasions, which are the last ones.
     - `noise`: logarithms of the parameters of the noise.
     """
 
     theta: Float[Array, " coordinate"]
-    factor: Float[Array, "coordinate effect"]
+    factor: Float[Array, "record coordinate effect"]
     noise: Float[Array, " noise"]
 
-    def phi(self, z: Float[Array, " effect"]) -> Float[Array, " coordinate"]:
-        """A subject's coordinates from its effects in units of their distribution, which are standard normal."""
-        return self.theta + self.factor @ z
+    def phi(self, z: Float[Array, " effect"]) -> Float[Array, "record coordinate"]:
+        """The coordinates of a subject's records from its effects in units of their distribution, which are standard
+        normal."""
+        return self.theta[None] + self.factor @ z
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,15 @@ class Structure:
     - `coordinates`: the fitted constants and weights. `covariances`: the structure of the effects' covariance, of those
       coordinates that have a kind, in their order.
     - `weight_scale`: the standard deviation of the normal prior of weights.
+    - `records`: of a subject, the most that one has. `has_occasions`: whether a subject has several.
     """
 
     coordinates: tuple[Coordinate, ...]
     covariances: Covariances
     noise: ResidualNoise
     weight_scale: float = math.inf
+    records: int = 1
+    has_occasions: bool = False
 
     @property
     def effects(self) -> tuple[int, ...]:
@@ -81,6 +85,22 @@ class Structure:
         """The coordinates that are weights of a network."""
         return tuple(at for at, c in enumerate(self.coordinates) if c.is_weight)
 
+    @property
+    def occasions(self) -> tuple[int, ...]:
+        """The coordinates that differ between the records of a subject."""
+        return tuple(at for at, c in enumerate(self.coordinates) if c.occasion is not None)
+
+    @property
+    def random(self) -> int:
+        """The number of a subject's effects, with those of its occasions."""
+        return self.covariances.effects + self.records * len(self.occasions)
+
+    def first_spread(self) -> Float[np.ndarray, " parameter"]:
+        """The parameters of the effects' distribution before the fit."""
+        effects = self.covariances.first([c.variance for c in self.coordinates if c.kind is not None])
+        occasions = [c.occasion for c in self.coordinates if c.occasion is not None]
+        return np.concatenate([effects, 0.5 * np.log(occasions)])
+
     def prior(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
         """Minus twice the logarithm of the weights' prior, without its constants, and its gradient."""
         slopes, at = np.zeros(len(x)), list(self.weights)
@@ -89,16 +109,24 @@ class Structure:
 
     @property
     def ends(self) -> tuple[int, int, int]:
-        """Where the coordinates, the parameters of the covariance and those of the noise end in a vector of all."""
-        fixed, spread = len(self.coordinates), self.covariances.parameters
+        """Where the coordinates, the parameters of the effects and those of the noise end in a vector of all.
+
+        Those of the effects are of their covariance, and the logarithms of standard deviations of occasions.
+        """
+        fixed, spread = len(self.coordinates), self.covariances.parameters + len(self.occasions)
         return fixed, fixed + spread, fixed + spread + len(self.noise.names)
 
     def parts(self, x: Float[Array, " parameter"]) -> Parameters:
-        """The parameters from a vector: coordinates, those of the covariance, those of the noise."""
+        """The parameters from a vector: coordinates, those of the effects, those of the noise."""
         fixed, spread, _ = self.ends
-        factor = jnp.zeros((fixed, self.covariances.effects), x.dtype)
+        factor = jnp.zeros((self.records, fixed, self.random), x.dtype)
         if self.effects:
-            factor = factor.at[np.array(self.effects)].set(self.covariances.factor(x[fixed:spread]))
+            own = self.covariances.factor(x[fixed : fixed + self.covariances.parameters])
+            factor = factor.at[:, np.array(self.effects), : self.covariances.effects].set(own)
+        for number, at in enumerate(self.occasions):
+            places = self.covariances.effects + np.arange(self.records) * len(self.occasions) + number
+            deviation = jnp.exp(x[fixed + self.covariances.parameters + number])
+            factor = factor.at[np.arange(self.records), at, places].set(deviation)
         return Parameters(x[:fixed], factor, x[spread:])
 
 
@@ -110,18 +138,19 @@ class Population:
     structure: Structure
 
     def covariance(self, x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "effect effect"]:
-        """The covariance of the effects."""
+        """The covariance of the effects of subjects."""
+        effects = self.structure.covariances.effects
         with scope("x64"):
-            factor = np.asarray(self.structure.parts(jnp.asarray(x)).factor)[list(self.structure.effects)]
+            factor = np.asarray(self.structure.parts(jnp.asarray(x)).factor)[0, list(self.structure.effects), :effects]
         return factor @ factor.T
 
     def phi(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]
-    ) -> Float[np.ndarray, "subject coordinate"]:
-        """Coordinates of subjects from their effects in units of their distribution."""
+    ) -> Float[np.ndarray, "subject record coordinate"]:
+        """Coordinates of the records of subjects from their effects in units of their distribution."""
         with scope("x64"):
             parts = self.structure.parts(jnp.asarray(x))
-            return np.asarray(parts.theta[None] + jnp.asarray(z) @ parts.factor.T)
+            return np.asarray(parts.theta[None, None] + contract("rce,se->src", parts.factor, jnp.asarray(z)))
 
     def settled(self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]) -> "Population":
         """The population with solver steps that meet the tolerance there."""
@@ -134,7 +163,7 @@ class Population:
     @property
     def still(self) -> Float[np.ndarray, "subject effect"]:
         """Effects of zero."""
-        return np.zeros((self.subjects.count, self.structure.covariances.effects))
+        return np.zeros((self.subjects.count, self.structure.random))
 
     def given(self, x: np.ndarray, z: np.ndarray) -> tuple[Array, Array, Measurements]:
         """Parameters, effects and measurements, as compiled programs take them."""
@@ -174,7 +203,7 @@ class Population:
         if not z.shape[1]:
             return z, None
         with scope("x64"):
-            where = (jnp.asarray(subjects.counts), subjects.model, subjects.batch)
+            where = (jnp.asarray(subjects.counts), subjects.model, subjects.batch_by_subject)
             modes, expansion = search_modes(self.structure, interaction, *where, *self.given(x, z))
             is_whole = len(self.structure.effects) == len(self.structure.coordinates)
             return np.asarray(modes), expansion if is_whole else None
@@ -219,7 +248,7 @@ class Population:
 
         **Raises:** `ValueError` if there are too many nodes.
         """
-        subjects, effects = self.subjects, self.structure.covariances.effects
+        subjects, effects = self.subjects, self.structure.random
         if nodes**effects > MAX_QUADRATURE_NODES:
             raise ValueError(
                 f"quadrature with {nodes} nodes for each of {effects} effects has {nodes**effects} nodes, and the most "
@@ -298,14 +327,12 @@ def search_modes(
     parts, noise, effects = structure.parts(x), structure.noise, np.array(structure.effects)
     model = with_constants(model, structure.coordinates, parts.theta)
     coordinates = tuple(structure.coordinates[at] for at in structure.effects)
-    parts = Parameters(parts.theta[effects], parts.factor[effects], parts.noise)
+    parts = Parameters(parts.theta[effects], parts.factor[:, effects], parts.noise)
 
-    def search(begin: Array, subject: Batch, seen: Measurements) -> tuple[Array, Expansion]:
-        alone: Batch = jax.tree.map(lambda x: x[None], subject)
-
+    def search(begin: Array, records: Batch, seen: Measurements) -> tuple[Array, Expansion]:
         def expand(z: Array, order: int = 2) -> Expansion:
-            found = expand_predictions(order, steps, model, coordinates, alone, parts.phi(z)[None])
-            return Expansion(*(part[0] for part in found))
+            found = expand_predictions(order, steps, model, coordinates, records, parts.phi(z))
+            return Expansion(*(part.reshape(-1, *part.shape[2:]) for part in found))
 
         fixed = None if interaction else noise.variance(noise.transform(expand(begin * 0, 0).f), parts.noise)
 
@@ -343,7 +370,7 @@ def search_modes(
 
 
 def predict_near(
-    noise: ResidualNoise, parts: Parameters, expansion: Expansion, here: Float[Array, " coordinate"]
+    noise: ResidualNoise, parts: Parameters, expansion: Expansion, here: Float[Array, "record coordinate"]
 ) -> Callable[[Array], Float[Array, "row channel"]]:
     """A subject's transformed predictions as a function of its effects, near the coordinates where they were
     expanded."""
@@ -362,16 +389,21 @@ def half_misfit(
     return 0.5 * (measurement_misfit(noise, parts.noise, transformed(z), seen, variance) + z @ z)
 
 
-def extrapolate(expansion: Expansion, delta: Float[Array, " coordinate"]) -> Float[Array, "row channel"]:
-    """Predictions of a subject at a distance from where they were expanded."""
-    f = expansion.f
+def extrapolate(expansion: Expansion, delta: Float[Array, "record coordinate"]) -> Float[Array, "row channel"]:
+    """Predictions of a subject at a distance from where they were expanded, which is one of each record."""
+    f, delta = expansion.f, at_rows(delta, expansion)
     if expansion.first is not None:
-        f = f + expansion.first @ delta
+        f = f + contract("rcp,rp->rc", expansion.first, delta)
     if expansion.second is not None:
-        f = f + expansion.second @ delta @ delta / 2
+        f = f + contract("rcpq,rp,rq->rc", expansion.second, delta, delta) / 2
     if expansion.third is not None:
-        f = f + expansion.third @ delta @ delta @ delta / 6
+        f = f + contract("rcpqs,rp,rq,rs->rc", expansion.third, delta, delta, delta) / 6
     return f
+
+
+def at_rows(values: Float[Array, "record ..."], expansion: Expansion) -> Float[Array, "row ..."]:
+    """Values of a subject's records, at its rows."""
+    return jnp.repeat(values, expansion.f.shape[0] // values.shape[0], axis=0)
 
 
 @compile_program
@@ -409,7 +441,8 @@ def of_subject(
         return measurement_misfit(noise, parts.noise, transformed(z), seen)
     fixed = None
     if method in ("foce", "fo"):
-        middle = extrapolate(typical, parts.theta - jax.lax.stop_gradient(parts.theta))
+        still = parts.phi(0 * z)
+        middle = extrapolate(typical, still - jax.lax.stop_gradient(still))
         fixed = noise.variance(noise.transform(middle), parts.noise)
     if method == "fo":
         return integrate_effects(noise, parts, transformed, z, seen, fixed)
@@ -455,7 +488,7 @@ def curvatures(
     def one(expansion: Expansion, seen: Measurements) -> Array:
         h, factor = jax.jvp(noise.transform, (expansion.f,), (jnp.ones_like(expansion.f),))
         assert expansion.first is not None
-        slopes = contract("rcp,pe->rce", factor[..., None] * expansion.first, parts.factor)
+        slopes = contract("rcp,rpe->rce", factor[..., None] * expansion.first, at_rows(parts.factor, expansion))
         return curvature_of(slopes, weights(noise, parts.noise, h, seen))
 
     return jax.vmap(one)(expansion, seen)

@@ -1,5 +1,6 @@
 """Predictions of a population: of known subjects, of new ones, and of new ones with a few measurements."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,7 @@ class KnownPopulation(NamedTuple):
     - `names`: of the subjects of the fit. `z`, `spread`: the modes of their effects, in units of the distribution, and
       the covariance of these given the measurements.
     - `steps`: solver steps between two rows.
+    - `records`: of each subject, the names of its trajectories where occasions tell them apart.
     """
 
     model: NeuralODE
@@ -42,14 +44,45 @@ class KnownPopulation(NamedTuple):
     z: Float[np.ndarray, "subject effect"]
     spread: Float[np.ndarray, "subject effect effect"]
     steps: int
+    records: tuple[tuple[str, ...], ...] = ()
 
     @staticmethod
-    def of(optimum: Optimum, method: str) -> "KnownPopulation":
-        """The population at an optimum."""
+    def of(optimum: Optimum, method: str, trajectories: Sequence[str]) -> "KnownPopulation":
+        """The population at an optimum, which was fitted to trajectories with these names."""
         x, z, problem = optimum.x, optimum.z, optimum.population
         subjects, structure, spread = problem.subjects, problem.structure, problem.spread_of_modes(x, z)
         model = subjects.model_at(x[: structure.ends[0]])
-        return KnownPopulation(model, structure, x, method, subjects.names, z, spread, subjects.most_steps)
+        records = tuple(tuple(trajectories[at] for at in own) for own in subjects.records)
+        return KnownPopulation(
+            model,
+            structure,
+            x,
+            method,
+            subjects.names,
+            z,
+            spread,
+            subjects.most_steps,
+            records if structure.has_occasions else (),
+        )
+
+    def effects_of(self, subject: str, trajectories: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
+        """The effects of a subject of the fit, for trajectories, and their covariance; None of another subject.
+
+        An occasion that was not fitted has effects of 0 with the variance of the distribution.
+        """
+        if subject not in self.names:
+            return None
+        at, structure = self.names.index(subject), self.structure
+        known, count = self.records[at] if self.records else (), len(structure.occasions)
+        places = list(range(structure.covariances.effects))
+        for name in trajectories:
+            begin = structure.covariances.effects + known.index(name) * count if name in known else -1
+            places += [begin + number if begin >= 0 else -1 for number in range(count)]
+        index = np.array(places, int)
+        is_fitted = index >= 0
+        z = np.where(is_fitted, self.z[at][index], 0.0)
+        both = is_fitted[:, None] & is_fitted[None]
+        return z, np.where(both, self.spread[at][np.ix_(index, index)], np.eye(len(index)))
 
     def predict(self, data: Dataset, level: float = BAND_LEVEL, seed: int = 0) -> "SubjectPredictions":
         """Predicts subjects; see `predict_subjects`."""
@@ -59,16 +92,17 @@ class KnownPopulation(NamedTuple):
 class SubjectPredictions(NamedTuple):
     """Predictions at the rows of data, in the user's units.
 
-    - `data`: with those rows. `ys`: predictions of each subject, shape `(subject, row, channel)`.
+    - `data`: with those rows. `ys`: predictions of each trajectory, shape `(trajectory, row, channel)`.
     - `lower`, `upper`: the ends of bands that hold a share of the measurements: they include the noise and what is not
       known of the subject, for a new one all of the scatter between subjects.
-    - `ways`: of each subject: `known`, its mode in the fit; `measured`, its mode by its rows here; or `population`.
+    - `ways`: of the subject of each trajectory: `known`, its mode in the fit; `measured`, its mode by its rows here; or
+      `population`.
     """
 
     data: Dataset
-    ys: Float[np.ndarray, "subject row channel"]
-    lower: Float[np.ndarray, "subject row channel"]
-    upper: Float[np.ndarray, "subject row channel"]
+    ys: Float[np.ndarray, "trajectory row channel"]
+    lower: Float[np.ndarray, "trajectory row channel"]
+    upper: Float[np.ndarray, "trajectory row channel"]
     ways: tuple[str, ...]
 
     def frame(self) -> "pandas.DataFrame":
@@ -102,11 +136,13 @@ def predict_subjects(
 
     **Raises:** `ValueError` if the columns are not those of the fit.
     """
-    model, x, known = population.model, population.x, population.names
+    model, x = population.model, population.x
     data = model.scaler.marked(data)
     model.check_channels(data)
-    subjects = Subjects.of(model, population.structure.coordinates, data)
-    problem = Population(replace(subjects, steps=population.steps), population.structure)
+    has_occasions = population.structure.has_occasions
+    subjects = Subjects.of(model, population.structure.coordinates, data, has_occasions=has_occasions)
+    structure = replace(population.structure, records=subjects.most_records)
+    problem = Population(replace(subjects, steps=population.steps), structure)
     problem = problem.settled(x, problem.still)
     measured = np.asarray(problem.subjects.mask.any(axis=(1, 2)))
     z, spread = problem.still, np.tile(np.eye(problem.still.shape[1]), (problem.subjects.count, 1, 1))
@@ -115,10 +151,13 @@ def predict_subjects(
         z = np.where(measured[:, None], modes, z)
         spread = np.where(measured[:, None, None], problem.spread_of_modes(x, modes), spread)
     ways: list[str] = []
-    for at, name in enumerate(data.trajectories):
-        ways.append("measured" if measured[at] else "known" if name in known else "population")
-        if ways[-1] == "known":
-            z[at], spread[at] = population.z[known.index(name)], population.spread[known.index(name)]
+    for at, name in enumerate(subjects.names):
+        own = subjects.records[at]
+        known = population.effects_of(name, [data.trajectories[each] for each in own])
+        ways.append("measured" if measured[at] else "population" if known is None else "known")
+        if known is not None and not measured[at]:
+            size = len(known[0])
+            z[at, :size], spread[at, :size, :size] = known
     ys = np.asarray(problem.subjects.expand(problem.phi(x, z)).f)
     rng = np.random.default_rng(seed)
     roots = np.linalg.cholesky(spread + 1e-12 * np.eye(spread.shape[1]))
@@ -129,7 +168,9 @@ def predict_subjects(
         ]
     )
     lower, upper = np.nanquantile(draws, [0.5 - level / 2, 0.5 + level / 2], axis=0)
-    return SubjectPredictions(data, ys, lower, upper, tuple(ways))
+    ys, lower, upper = (subjects.by_trajectory(values) for values in (ys, lower, upper))
+    whose: list[int] = subjects.places[0].tolist()
+    return SubjectPredictions(data, ys, lower, upper, tuple(ways[subject] for subject in whose))
 
 
 def simulate_measurements(
@@ -144,30 +185,33 @@ def simulate_measurements(
 
 
 class SubjectCurves(NamedTuple):
-    """Curves between the rows of each subject: times, its own curve and that of a typical subject, of the shapes
-    `(subject, time)` and `(subject, time, channel)`."""
+    """Curves between the rows of each trajectory: times, its own curve and that of a typical subject, of the shapes
+    `(trajectory, time)` and `(trajectory, time, channel)`."""
 
-    ts: Float[np.ndarray, "subject time"]
-    individual: Float[np.ndarray, "subject time channel"]
-    population: Float[np.ndarray, "subject time channel"]
+    ts: Float[np.ndarray, "trajectory time"]
+    individual: Float[np.ndarray, "trajectory time channel"]
+    population: Float[np.ndarray, "trajectory time channel"]
 
 
 def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     """Curves of the fitted subjects, whose measurements `data` holds."""
     problem = optimum.population
     first, last = data.ts[:, 0], data.ts[np.arange(len(data.lengths)), data.lengths - 1]
-    grid: Float[np.ndarray, "subject time"] = np.linspace(first, last, CURVE_TIMES, axis=1)
+    grid: Float[np.ndarray, "trajectory time"] = np.linspace(first, last, CURVE_TIMES, axis=1)
     wide = with_times(data, list(grid))
-    subjects = Subjects.of(problem.subjects.model, problem.structure.coordinates, wide)
+    model, structure = problem.subjects.model, problem.structure
+    subjects = Subjects.of(model, structure.coordinates, wide, has_occasions=structure.has_occasions)
     subjects = replace(subjects, steps=problem.subjects.most_steps)
-    grown = Population(subjects, problem.structure)
+    grown = Population(subjects, structure)
     rows = np.zeros(grid.shape, int)
     lengths: list[int] = wide.lengths.tolist()
     for at, length in enumerate(lengths):
         place = np.asarray(np.searchsorted(wide.ts[at, :length], grid[at]), int)
         rows[at] = np.minimum(place, length - 1)
     own, typical = (
-        np.take_along_axis(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f), rows[..., None], axis=1)
+        np.take_along_axis(
+            subjects.by_trajectory(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f)), rows[..., None], axis=1
+        )
         for z in (optimum.z, problem.still)
     )
     return SubjectCurves(grid, own, typical)
@@ -210,7 +254,7 @@ def check_by_simulation(
     index = 0 if channel is None else data.states.index(channel)
     mask = problem.subjects.mask[..., index]
     inside = innermost_limits(problem.subjects.seen, index)
-    times, observed = data.ts[mask], np.clip(problem.subjects.y[..., index][mask], *inside)
+    times, observed = problem.subjects.arrange(data.ts)[mask], np.clip(problem.subjects.y[..., index][mask], *inside)
     bins = bin_times(times)
     rng = np.random.default_rng(seed)
 

@@ -301,7 +301,7 @@ def search_by_draws(
             at = slice(begin, begin + ITERATIONS_AT_ONCE)
             whole = np.tile(np.asarray(chains.theta), (population.subjects.count, 1))
             whole[:, list(structure.effects)] = chains.phi[0]
-            subjects = population.subjects.settled(whole)
+            subjects = population.subjects.settled(whole[:, None])
             population = Population(subjects, structure)
             measured = MeasuredSubjects.of(subjects)
             chains = run_iterations(

@@ -108,8 +108,7 @@ def begin_without_effects(population: Population) -> Float[np.ndarray, " paramet
     """
     structure, subjects = population.structure, population.subjects
     theta, (fixed, _, _) = subjects.first(), structure.ends
-    variances = [c.variance for c in structure.coordinates if c.kind is not None]
-    spread = structure.covariances.first(variances)
+    spread = structure.first_spread()
     predicted = predict_alike(population, theta)
     if not np.isfinite(predicted[subjects.mask]).all():
         raise ValueError(
@@ -138,7 +137,7 @@ def predict_alike(
 ) -> Float[np.ndarray, "subject row channel"]:
     """Predictions of subjects that all have the same constants, over many steps."""
     subjects = replace(population.subjects, steps=MANY_SOLVER_STEPS)
-    return np.asarray(subjects.expand(np.tile(theta, (subjects.count, 1))).f)
+    return np.asarray(subjects.expand(np.tile(theta, (subjects.count, subjects.most_records, 1))).f)
 
 
 def first_parameters(

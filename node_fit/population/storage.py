@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,7 @@ from ..data.domains import Bounds
 from ..runtime.serialization import Json, is_json, is_list
 from ..storage.files import write_file
 from ..storage.model_file import load, save
-from .effects import KINDS, Coordinate, Covariances
+from .effects import FIRST_VARIANCE, KINDS, Coordinate, Covariances
 from .likelihood import POPULATION_METHODS, Structure
 from .noise import NOISE_KINDS, ResidualNoise
 from .prediction import KnownPopulation
@@ -21,7 +22,7 @@ from .subjects import weights_as_coordinates
 MODEL_NAME, POPULATION_NAME = "model.safetensors", "population.json"
 SCHEMA = 1
 # A file with more subjects or parameters is refused before its numbers are read.
-MAX_SUBJECTS, MAX_PARAMETERS, MAX_SOLVER_STEPS = 1_000_000, 1_000, 64
+MAX_SUBJECTS, MAX_RECORDS, MAX_PARAMETERS, MAX_SOLVER_STEPS = 1_000_000, 1_000, 1_000, 64
 
 
 def write_population(population: KnownPopulation, folder: Path) -> None:
@@ -32,6 +33,8 @@ def write_population(population: KnownPopulation, folder: Path) -> None:
         "method": population.method,
         "steps": population.steps,
         "coordinates": [[c.name, list(c.bounds), c.kind] for c in structure.coordinates if not c.is_weight],
+        "occasions": [structure.coordinates[at].name for at in structure.occasions],
+        "records": [list(own) for own in population.records],
         "blocks": [list(block) for block in structure.covariances.blocks],
         "noise": dict(zip(structure.noise.channels, structure.noise.kinds, strict=True)),
         "parameters": population.x.tolist(),
@@ -69,7 +72,12 @@ def parse_population(content: object, model: object) -> KnownPopulation:
     if [c.name for c in coordinates] != [name for name in model.constants() if name in {c.name for c in coordinates}]:
         raise ValueError("its constants are not the model's")
     effects = sum(c.kind is not None for c in coordinates)
-    coordinates = (*coordinates, *weights_as_coordinates(model))
+    # Files of earlier versions have no occasions.
+    occasions = [str(name) for name in read_list(content.get("occasions", []))]
+    if not set(occasions) <= {c.name for c in coordinates if c.kind is not None}:
+        raise ValueError("its occasions are not of its effects")
+    marked = (replace(c, occasion=FIRST_VARIANCE if c.name in occasions else None) for c in coordinates)
+    coordinates = (*marked, *weights_as_coordinates(model))
     blocks = tuple(tuple(read_indices(block)) for block in read_list(content["blocks"]))
     if sorted(i for block in blocks for i in block) != list(range(effects)):
         raise ValueError("its blocks are not of its effects")
@@ -77,9 +85,14 @@ def parse_population(content: object, model: object) -> KnownPopulation:
     if not is_json(noise) or tuple(noise) != model.states or not all(kind in NOISE_KINDS for kind in noise.values()):
         raise ValueError("its noise is not of the model's channels")
     kinds = tuple(str(kind) for kind in noise.values())
-    structure = Structure(coordinates, Covariances(blocks), ResidualNoise(model.states, kinds, ((),) * len(kinds)))
     names = tuple(str(name) for name in read_list(content["subjects"]))
-    if len(names) > MAX_SUBJECTS or structure.ends[2] > MAX_PARAMETERS:
+    records = tuple(tuple(map(str, read_list(own))) for own in read_list(content.get("records", [])))
+    if len(records) not in (0, len(names)) or not all(records):
+        raise ValueError("its records are not of its subjects")
+    most, has_occasions = max(map(len, records), default=1), bool(records)
+    noises = ResidualNoise(model.states, kinds, ((),) * len(kinds))
+    structure = Structure(coordinates, Covariances(blocks), noises, records=most, has_occasions=has_occasions)
+    if len(names) > MAX_SUBJECTS or most > MAX_RECORDS or structure.ends[2] > MAX_PARAMETERS:
         raise ValueError("it is too large")
     method, steps = content["method"], content["steps"]
     if method not in POPULATION_METHODS or not isinstance(steps, int) or not 0 < steps <= MAX_SOLVER_STEPS:
@@ -91,9 +104,10 @@ def parse_population(content: object, model: object) -> KnownPopulation:
         read_shaped_numbers(content["parameters"], (structure.ends[2],)),
         str(method),
         names,
-        read_shaped_numbers(content["modes"], (count, effects)),
-        read_shaped_numbers(content["spread"], (count, effects, effects)),
+        read_shaped_numbers(content["modes"], (count, structure.random)),
+        read_shaped_numbers(content["spread"], (count, structure.random, structure.random)),
         steps,
+        records,
     )
 
 

@@ -35,6 +35,9 @@ from .effects import Coordinate
 from .measurements import Measurements
 
 Program = TypeVar("Program", bound=Callable[..., object])
+Values = TypeVar("Values", np.ndarray, Array)
+# Of subjects whose measurements are yet to be arranged.
+NOTHING_SEEN = Measurements(np.zeros((0, 0, 0)), np.zeros((0, 0, 0), bool))
 
 
 def compile_program(function: Program) -> Program:
@@ -54,6 +57,11 @@ class Expansion(eqx.Module):
     first: Float[Array, "subject row channel coordinate"] | None = None
     second: Float[Array, "subject row channel coordinate coordinate"] | None = None
     third: Float[Array, "subject row channel coordinate coordinate coordinate"] | None = None
+
+
+def subject_of(trajectory: str) -> str:
+    """The subject of a trajectory with a name such as `SUBJECT/RECORD`."""
+    return trajectory.rpartition("/")[0] or trajectory
 
 
 def check_first_values(model: NeuralODE, data: Dataset) -> None:
@@ -76,9 +84,10 @@ class Subjects:
 
     - `model`: its constants are those of a typical subject.
     - `coordinates`: the fitted constants, and the weights of a network in the equations.
-    - `batch`: the measurements, in scaled units, with rows where nothing was measured between rows far apart.
-    - `seen`: the measurements in the user's units, of the shape `(subject, row, channel)`.
-    - `names`: the names of the subjects. `kept`: rows of the batch that are rows of the data, `(subject, row)`.
+    - `batch`: the measurements of all trajectories, in scaled units.
+    - `seen`: the measurements in the user's units, of the shape `(subject, row, channel)`: rows of a subject's records
+      follow one another, as many of each.
+    - `names`: the names of the subjects. `records`: the trajectories of each, its records.
     - `steps`: solver steps between two rows, a number for all intervals or one for each.
     """
 
@@ -87,11 +96,14 @@ class Subjects:
     batch: Batch
     seen: Measurements
     names: tuple[str, ...]
+    records: tuple[tuple[int, ...], ...]
     steps: int | Int[np.ndarray, " interval"] = 1
 
     @staticmethod
-    def of(model: NeuralODE, coordinates: Sequence[Coordinate], data: Dataset) -> "Subjects":
-        """The subjects of a dataset, one for each trajectory.
+    def of(
+        model: NeuralODE, coordinates: Sequence[Coordinate], data: Dataset, *, has_occasions: bool = False
+    ) -> "Subjects":
+        """The subjects of a dataset, one for each trajectory, or for all trajectories `SUBJECT/RECORD` of one subject.
 
         **Raises:** `ValueError` if starts are fitted for each trajectory, or are measurements and one is a limit, or
         the method's steps can't be held.
@@ -109,8 +121,50 @@ class Subjects:
         known = np.isfinite(data.ys) & data.mask
         with scope_of(model):
             batch = jax.tree.map(jnp.asarray, model.batch(data))
-        seen = Measurements(np.where(known, data.ys, 0.0), known, data.censored)
-        return Subjects(model, tuple(coordinates), batch, seen, data.trajectories)
+        names = [subject_of(name) if has_occasions else name for name in data.trajectories]
+        records: dict[str, list[int]] = {}
+        for at, name in enumerate(names):
+            records.setdefault(name, []).append(at)
+        found = Subjects(
+            model, tuple(coordinates), batch, NOTHING_SEEN, tuple(records), tuple(map(tuple, records.values()))
+        )
+        sides = None if data.censored is None else found.arrange(data.censored)
+        seen = Measurements(
+            found.arrange(np.where(known, data.ys, 0.0)), found.arrange(known) & found.has_record, sides
+        )
+        return replace(found, seen=seen)
+
+    @property
+    def most_records(self) -> int:
+        """The number of records of the subject that has most."""
+        return max(map(len, self.records))
+
+    @property
+    def members(self) -> Int[np.ndarray, "subject record"]:
+        """The trajectory of each record; the first of a subject in the place of those that it lacks."""
+        return np.array([[*each, *each[:1] * (self.most_records - len(each))] for each in self.records], int)
+
+    @property
+    def has_record(self) -> Bool[np.ndarray, "subject row channel"]:
+        """Which rows are of records that a subject has; of all channels alike."""
+        present = np.arange(self.most_records) < np.array([[len(each)] for each in self.records])
+        return np.repeat(present, self.batch.ts.shape[1], axis=1)[..., None]
+
+    def arrange(self, values: Values) -> Values:
+        """Values of trajectories, `(trajectory, row, ...)`, by subject: `(subject, row, ...)`."""
+        return values[self.members].reshape(len(self.records), -1, *values.shape[2:])
+
+    def by_trajectory(self, values: Float[np.ndarray, "subject row *rest"]) -> Float[np.ndarray, "record row *rest"]:
+        """The inverse of `arrange`."""
+        whole = values.reshape(len(self.records), self.most_records, -1, *values.shape[2:])
+        return whole[self.places]
+
+    @property
+    def places(self) -> tuple[Int[np.ndarray, " trajectory"], Int[np.ndarray, " trajectory"]]:
+        """The subject of each trajectory, and which of its records it is."""
+        found = {at: (subject, record) for subject, own in enumerate(self.records) for record, at in enumerate(own)}
+        subjects, records = np.array([found[at] for at in sorted(found)], int).T
+        return subjects, records
 
     @property
     def y(self) -> Float[np.ndarray, "subject row channel"]:
@@ -146,9 +200,9 @@ class Subjects:
         with scope_of(self.model):
             return with_constants(self.model, self.coordinates, jnp.asarray(phi))
 
-    def settled(self, phi: Float[np.ndarray, "subject coordinate"]) -> "Subjects":
+    def settled(self, phi: Float[np.ndarray, "subject record coordinate"]) -> "Subjects":
         """The subjects with as many more steps between rows as meet the tolerance of all at these coordinates."""
-        solver = self.model.solver
+        solver, phi = self.model.solver, phi[self.places]
 
         def errors_of(steps: Int[np.ndarray, " interval"]) -> np.ndarray:
             with scope_of(self.model):
@@ -169,13 +223,18 @@ class Subjects:
         """Solver steps between two rows in any interval."""
         return int(np.max(self.steps))
 
-    def expand(self, phi: Float[AnyArray, "subject coordinate"], order: int = 0) -> Expansion:
-        """Predictions at coordinates of each subject, with derivatives up to an order from 0 to 3."""
+    def expand(self, phi: Float[AnyArray, "subject record coordinate"], order: int = 0) -> Expansion:
+        """Predictions at coordinates of each record, with derivatives up to an order from 0 to 3."""
         with scope_of(self.model):
-            parts = compiled_expand(
-                order, jnp.asarray(self.counts), self.model, self.coordinates, self.batch, jnp.asarray(phi)
-            )
-        return Expansion(*parts)
+            at = jnp.asarray(phi[self.places])
+            parts = compiled_expand(order, jnp.asarray(self.counts), self.model, self.coordinates, self.batch, at)
+            return Expansion(*(part if self.most_records == 1 else self.arrange(part) for part in parts))
+
+    @property
+    def batch_by_subject(self) -> Batch:
+        """The batch with an axis for subjects before that of trajectories, which are then their records."""
+        with scope_of(self.model):
+            return jax.tree.map(lambda part: part[self.members], self.batch)
 
 
 def with_constants(model: NeuralODE, coordinates: Sequence[Coordinate], phi: Float[Array, " coordinate"]) -> NeuralODE:

@@ -229,7 +229,7 @@ def predict_alone(known: KnownPopulation, ys: np.ndarray) -> np.ndarray:
     def predict(at: np.ndarray) -> np.ndarray:
         phi = first.copy()
         phi[effects] = at
-        return np.asarray(subjects.expand(phi[None]).f)[0, :, 0]
+        return np.asarray(subjects.expand(phi[None, None]).f)[0, :, 0]
 
     end = least_squares(lambda at: predict(at)[rows] - ys[rows], first[effects], bounds=(-6, 6))
     return predict(end.x)
@@ -257,7 +257,7 @@ def measure_network(splits: int) -> None:
         )
         subjects = replace(fit.problem.subjects, coordinates=structure.coordinates)
         pooled = search_from_starts(Population(subjects, structure), "focei")[0]
-        shared = KnownPopulation.of(pooled, "focei").predict(as_uptake(unknown)).ys[..., 0]
+        shared = KnownPopulation.of(pooled, "focei", fit.data.trajectories).predict(as_uptake(unknown)).ys[..., 0]
         predictions = (
             fit.predict(as_uptake(few)).ys[..., 0],
             shared,

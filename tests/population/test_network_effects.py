@@ -89,8 +89,8 @@ def test_derivatives_by_weights_are_differences(problem):
     population, x = problem
     phi, step = population.phi(x, np.array([[0.3], [-0.5], [1.0]])), 1e-5
     found = population.subjects.expand(phi, 2)
-    for at in range(phi.shape[1]):
-        ends = [population.subjects.expand(phi + side * step * np.eye(phi.shape[1])[at], 1) for side in (1, -1)]
+    for at in range(phi.shape[-1]):
+        ends = [population.subjects.expand(phi + side * step * np.eye(phi.shape[-1])[at], 1) for side in (1, -1)]
         slope = (np.asarray(ends[0].f) - np.asarray(ends[1].f)) / (2 * step)
         np.testing.assert_allclose(np.asarray(found.first)[..., at], slope, rtol=1e-5, atol=1e-7)
         # Of second order with the effect, that of `s`.

@@ -36,19 +36,19 @@ def subjects():
     field = functools.partial(node_fit.Known, equations=equations, constants={"ka": 1.5, "ke": 0.3, "v": 20.0})
     options = node_fit.Options(field=field, solver=node_fit.Solver(rtol=1e-9), precision="x64")
     made = build_population(data, ["ka", "v"], node_fit.MixedEffects(), options).subjects
-    return made.settled(np.tile(made.first(), (2, 1)))
+    return made.settled(np.tile(made.first(), (2, 1, 1)))
 
 
 def test_predictions_are_the_closed_form(subjects):
     phi = np.log([[1.5, 0.3, 20.0], [0.8, 0.2, 30.0]])
-    found = np.asarray(subjects.expand(phi).f)[..., 0]
+    found = np.asarray(subjects.expand(phi[:, None]).f)[..., 0]
     np.testing.assert_allclose(found, [closed_form(*np.exp(each)) for each in phi], rtol=1e-6, atol=1e-8)
 
 
 def test_derivatives_are_those_of_the_closed_form(subjects):
     """Of first and second order, through doses: each subject by its own constants."""
     phi, step = np.log([[1.5, 0.3, 20.0], [0.8, 0.2, 30.0]]), 1e-4
-    found = subjects.expand(phi, 2)
+    found = subjects.expand(phi[:, None], 2)
 
     def predicted(phi: np.ndarray) -> np.ndarray:
         return np.stack([closed_form(*np.exp(each)) for each in phi])
@@ -92,7 +92,7 @@ def test_jets_follow_the_chain_rule():
 
 def test_each_interval_has_the_steps_that_it_needs(subjects):
     """The tolerance is met with more steps where rows lie far apart, and nowhere with the most of them."""
-    phi = np.tile(subjects.first(), (2, 1))
+    phi = np.tile(subjects.first(), (2, 1, 1))
     counts, even = subjects.counts, replace(subjects, steps=subjects.most_steps)
     assert counts[np.diff(TIMES).argmax()] > counts[0]
     np.testing.assert_allclose(subjects.expand(phi).f, even.expand(phi).f, rtol=1e-7, atol=1e-9)
