@@ -123,7 +123,8 @@ def predict(
             dataset = table.read(list(data) if len(data) > 1 else data[0])
         found = population.predict(dataset, level)
         write_output(out, found.frame().to_csv(index=False).encode())
-        print(f"{describe_ways(found.ways)}: {out}", file=told)
+        what = "record" if population.structure.has_occasions else "subject"
+        print(f"{describe_ways(found.ways, what)}: {out}", file=told)
         return
     model = load(RunDirectory(run).model, extensions=extensions)
     unit = dict(model.typical.units).get(model.typical.system.time)  # of the fit, whatever the spacing of these rows
@@ -152,15 +153,15 @@ def refuse_experiments(run: Path) -> None:
         )
 
 
-def describe_ways(ways: Sequence[str]) -> str:
-    """How many subjects are predicted from what."""
+def describe_ways(ways: Sequence[str], what: str = "subject") -> str:
+    """How many subjects, or records of subjects, are predicted from what."""
     words = {
         "known": "by their mode in the fit",
         "measured": "by their mode given these measurements",
         "population": "as drawn from the population",
     }
     counts = {way: ways.count(way) for way in words if way in ways}
-    return ", ".join(f"{pluralize(count, 'subject')} {words[way]}" for way, count in counts.items())
+    return ", ".join(f"{pluralize(count, what)} {words[way]}" for way, count in counts.items())
 
 
 def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:

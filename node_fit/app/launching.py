@@ -171,12 +171,15 @@ ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS)
 TABLE_COLUMNS = (
     "data.time",
     "data.time_of_day",
+    "data.occasion",
     "data.states",
     "data.inputs",
     "data.covariates",
     "data.trajectory",
     "data.sigma",
 )
+# The column of a table of doses that tells occasions of a subject apart.
+OCCASION = "OCC"
 # Of these, and of others, what names states, inputs and covariates.
 ROLES = ("states", "inputs", "covariates")
 NAMING_KEYS = (*ROLES, "units", "log", "bounds", "angles", "sigma")
@@ -353,6 +356,11 @@ def keys_of_doses(path: Path, files: Sequence[str], given: Mapping[str, str]) ->
     left = [name for name in names if name not in words.values()]
     free = [name for name in left if not any(name in texts_in(value_of(given.get(key, ""))) for key in TABLE_COLUMNS)]
     rest = f", {list_names(free, FEW_COLUMNS)} left out: covariates, if they matter" if free else ""
+    rest += "".join(
+        f"; data.occasion={as_value(name)} makes each occasion of a subject a record of its own"
+        for name in free
+        if name.upper() == OCCASION
+    )
     return ["data=nonmem", *made], f"{said}{measured}{rest}"
 
 

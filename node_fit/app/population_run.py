@@ -21,6 +21,7 @@ from ..population.fit import INTERVAL_LEVEL, MixedEffects, PopulationFit, fit_po
 from ..population.prediction import draw_curves
 from ..population.search import Optimum
 from ..population.storage import write_population
+from ..population.subjects import subject_of
 from ..report.pages import make_run_page
 from ..runtime.compilation import keep_programs
 from ..runtime.serialization import Json
@@ -57,7 +58,7 @@ class PopulationRun:
         files.check_unused()
         keep_programs(config.compile_cache)
         parts = build_parts(replace_precision(config))
-        settings: MixedEffects = build(config.population, "population")
+        settings = settings_of(config)
         with errors_of_data():
             splits, notes = replace(parts.data, split=parts.data.split.with_shares(0.0)).load_and_tell()
             check_known_names(trajectories_to_plot(config) or (), splits.train.trajectories)
@@ -65,7 +66,7 @@ class PopulationRun:
         write_file(files.config, write_config(config).encode())
         self.say(f"run: {files.path}")
         train = splits.train
-        self.say(f"node_fit: {len(train.trajectories)} subjects, {int(np.isfinite(train.ys).sum())} measurements; x64")
+        self.say(f"node_fit: {extent_of(train, settings)}, {int(np.isfinite(train.ys).sum())} measurements; x64")
         for note in notes:
             self.say(note)
         with Display(self.console) as display, Interruption(self.say, self.leave):
@@ -127,6 +128,21 @@ class PopulationRun:
             with warn_on_error(f"{files.path / 'report.html'} was", files.path):
                 make_run_page(files.path, curves)
                 self.say(f"report: {files.path.absolute() / 'report.html'}")
+
+
+def settings_of(config: DictConfig) -> MixedEffects:
+    """How the population is fitted: where a column tells records of a subject apart, they share its effects."""
+    settings: MixedEffects = build(config.population, "population")
+    has_occasions = OmegaConf.select(config, "data.occasion") is not None
+    return replace(settings, occasions=[]) if has_occasions and settings.occasions is None else settings
+
+
+def extent_of(train: Dataset, settings: MixedEffects) -> str:
+    """The number of subjects, and that of their records where they have several."""
+    records = len(train.trajectories)
+    if settings.occasions is None:
+        return f"{records} subjects"
+    return f"{len({subject_of(name) for name in train.trajectories})} subjects, {records} records"
 
 
 def replace_precision(config: DictConfig) -> DictConfig:

@@ -107,6 +107,7 @@ class Dataset(Trajectories):
         censored: bool = False,
         max_bytes: float = MOST_BYTES,
         time_of_day: str | None = None,
+        occasion: str | None = None,
         header: int | None = None,
         first_row: int | None = None,
         decimal: str | None = None,
@@ -161,6 +162,8 @@ class Dataset(Trajectories):
         - `censored`: whether states may be limits, such as `<0.5` or `>100`, beyond which the values lie.
         - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
         - `time_of_day`: the column of times of day, if that of times holds dates alone.
+        - `occasion`: column that tells several records of a subject apart, which `trajectory` names: the records are
+          trajectories with names such as `SUBJECT/OCCASION`.
         - `header`, `first_row`: the lines of a text file (rows of a spreadsheet) that name the columns, and that hold
           the first values; counted from 1.
         - `decimal`: the decimal mark, a point or a comma; the other one then groups thousands.
@@ -183,7 +186,18 @@ class Dataset(Trajectories):
         columns = sigma_columns(sigma, states, by_row=observable is None, is_wide=bool(series))
         measured = with_columns(states, columns)
         roles = make_roles(
-            time, measured, inputs, covariates, trajectory, series, observable, value, step, columns, time_of_day
+            time,
+            measured,
+            inputs,
+            covariates,
+            trajectory,
+            series,
+            observable,
+            value,
+            step,
+            columns,
+            time_of_day,
+            occasion,
         )
         constants = as_numbers(covariates)
         options = ReadingOptions(
@@ -216,6 +230,7 @@ class Dataset(Trajectories):
         sigma: Sigma = ESTIMATE,
         censored: bool = False,
         time_of_day: str | None = None,
+        occasion: str | None = None,
         decimal: str | None = None,
         missing: Sequence[str | float | int] | None = None,
         time_format: str | None = None,
@@ -240,7 +255,18 @@ class Dataset(Trajectories):
         columns = sigma_columns(sigma, states, by_row=observable is None, is_wide=bool(series))
         measured = with_columns(states, columns)
         roles = make_roles(
-            time, measured, inputs, covariates, trajectory, series, observable, value, step, columns, time_of_day
+            time,
+            measured,
+            inputs,
+            covariates,
+            trajectory,
+            series,
+            observable,
+            value,
+            step,
+            columns,
+            time_of_day,
+            occasion,
         )
         constants = as_numbers(covariates)
         check_unit(time_unit, roles.time is not None)

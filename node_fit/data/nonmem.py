@@ -10,7 +10,7 @@ import numpy as np
 from .dataset import Dataset
 from .table_source import Table, with_events
 from .tables.reading import find_files
-from .tables.table import split_sign
+from .tables.table import list_names, split_sign
 
 if TYPE_CHECKING:
     import pandas
@@ -34,6 +34,18 @@ class Doses(NamedTuple):
 
     jumps: list[dict[str, object]]
     rates: dict[tuple[str, str], list[tuple[float, float, float]]]
+
+
+def find_occasions(frame: "pandas.DataFrame", column: str, path: Path) -> "pandas.Series[str]":
+    """The occasion of each row.
+
+    **Raises:** `ValueError` if there is no such column.
+    """
+    if column not in frame:
+        raise ValueError(
+            f"{path} has no column {column!r} of occasions; its columns are {list_names(list(frame.columns))}."
+        )
+    return frame[column].map(plain)
 
 
 def find_columns(names: Sequence[str]) -> dict[str, str]:
@@ -119,6 +131,8 @@ class NONMEM(Table):
         frame = frame.rename(columns={name: word for word, name in words.items()})
         frame["where"] = [f"{path}, line {number + 2}" for number in range(len(frame))]
         frame["subject"] = [plain(name) for name in frame["ID"]]
+        if self.occasion is not None:
+            frame["subject"] += "/" + find_occasions(frame, self.occasion, path)
         frame["side"] = self.read_sides(frame)
         for name in ("TIME", "DV", "AMT", "EVID", "MDV", "RATE", "DUR", "II", "ADDL", "SS"):
             if name in frame:

@@ -65,6 +65,7 @@ class Table:
       several), `state`, and `add`, `set` or `multiply`; or a list of such rows, as in `with_events`.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
     - `time_of_day`: the column of times of day, if that of times holds dates alone.
+    - `occasion`: column that tells several records of a subject apart, which `trajectory` names.
     - `header`, `first_row`, `decimal`, `missing`, `sheet`, `time_format`, `input_gaps`, `repeats`, `row_order`: how the
       table is written, as in `Dataset.from_file`; recognised if not given.
 
@@ -99,6 +100,7 @@ class Table:
     events: str | Sequence[Mapping[str, object]] | None = None
     max_bytes: float = MOST_BYTES
     time_of_day: str | None = None
+    occasion: str | None = None
     header: int | None = None
     first_row: int | None = None
     decimal: str | None = None
@@ -136,6 +138,7 @@ class Table:
             step=self.step,
             deviations=self.sigma_columns,
             time_of_day=self.time_of_day,
+            occasion=self.occasion,
         )
 
     @property
@@ -225,7 +228,7 @@ def check_rename(rename: Mapping[str, str], roles: Roles) -> None:
 
     **Raises:** `ValueError` that names the entry.
     """
-    single = (roles.time, roles.time_of_day, roles.trajectory, roles.observable, roles.value)
+    single = (roles.time, roles.time_of_day, roles.trajectory, roles.occasion, roles.observable, roles.value)
     known = [name for name in (*single, *roles.states, *roles.inputs, *roles.covariates) if name is not None]
     columns = list(rename.values())
     for name, column in rename.items():

@@ -389,6 +389,8 @@ INDEFINITE, ROUNDED = 1e-9, 1e-13
 BAND = 0.9
 # The penalties decide on a constant whose standard error grows by more than this factor if they count this much.
 GROWS, WEAKER = 3.0, 1e-6
+# Spacings of numbers within which a simulation of many steps finds a constant.
+UNTOLD_SPACINGS = 32.0
 
 
 def draw_standard(size: int, count: int, rng: np.random.Generator) -> Float[np.ndarray, "draw number"]:
@@ -688,8 +690,12 @@ class Information:
 
     @cached_property
     def distance(self) -> float:
-        """How far the fit is from that optimum, in standard errors of the constant that is farthest."""
+        """How far the fit is from that optimum, in standard errors of the constant that is farthest.
+
+        Without noise, a standard error may be less than single precision tells apart, which then is the unit.
+        """
         index = [each.index for each in self.places]
         finite = self.known & (self.errors > 0)
-        moved = np.abs(self.step[index] / self.sizes)[finite] / self.errors[finite]
+        told = np.maximum(self.errors, UNTOLD_SPACINGS * float(np.finfo(self.evidence.stage.kind).eps))
+        moved = np.abs(self.step[index] / self.sizes)[finite] / told[finite]
         return float(moved.max(initial=0.0))

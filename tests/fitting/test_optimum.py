@@ -160,3 +160,16 @@ def test_rows_that_a_fitted_start_was_trained_on_count():
     assert score_values(model, data).mask.sum() == 21 and score_values(model, data, trained=True).mask.sum() == 31
     first = make_model(data, field=DECAY, key=jax.random.key(0))
     assert score_values(first, data, trained=True).mask.sum() == 30
+
+
+@pytest.mark.slow
+def test_constants_that_rounding_moves_are_at_their_optimum():
+    """Without noise, standard errors are less than what single precision tells apart."""
+    ts, w = np.linspace(0, 8, 41), np.sqrt(2.2 - 0.25**2)
+    x = np.exp(-0.25 * ts) * (np.cos(w * ts) + 0.25 / w * np.sin(w * ts))
+    v = -2.2 / w * np.exp(-0.25 * ts) * np.sin(w * ts)
+    data = nf.Dataset.from_arrays(ts, np.stack([x, v], axis=1)[None], states=["x", "v"])
+    constants = {"k": [1.8, 0, None], "c": [0.7, 0, None]}
+    fit = nf.fit(data, field=functools.partial(nf.Known, equations={"x": "v", "v": "-k*x - c*v"}, constants=constants))
+    assert fit.constants["k"] == pytest.approx(2.2, rel=1e-5) and fit.constants["c"] == pytest.approx(0.5, rel=1e-5)
+    assert fit.diagnose().kind == "good", fit.diagnose().sentence

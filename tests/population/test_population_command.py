@@ -46,9 +46,50 @@ def test_run_is_fitted_written_and_predicted_from(folder):
     assert (folder / "out.csv").read_text().count("\n") == 5
 
 
+def write_visits(path) -> None:
+    """Three visits of each of ten subjects, whose elimination differs between visits, too."""
+    rng, lines = np.random.default_rng(7), ["ID,OCC,TIME,DV,AMT,EVID,CMT"]
+    for subject in range(1, 11):
+        own, v = 0.3 * rng.standard_normal(), 20 * np.exp(0.2 * rng.standard_normal())
+        for visit in (1, 2, 3):
+            ka, ke, begin = 1.2, 0.2 * np.exp(own + 0.2 * rng.standard_normal()), 168 * (visit - 1)
+            lines.append(f"{subject},{visit},{begin},.,100,1,1")
+            for time in (0.5, 1.0, 2.0, 4.0, 8.0):
+                c = (
+                    100 * ka / (v * (ka - ke)) * (np.exp(-ke * time) - np.exp(-ka * time))
+                    + 0.05 * rng.standard_normal()
+                )
+                lines.append(f"{subject},{visit},{begin + time},{c:.4f},0,0,2")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_visits_are_records_of_their_subject(folder):
+    """Without effects of visits, the noise takes what differs between them."""
+    write_visits(folder / "visits.csv")
+    words = ("visits.csv", "field=known", EQUATIONS, "random=[ke,v]", "+field.constants={ka: 1.0}")
+    ran = run(folder, *words, "data.occasion=OCC", "population.occasions=[ke]", "hydra.run.dir=visits")
+    assert ran.code == 0, ran.err
+    assert "10 subjects, 30 records, 150 measurements" in ran.out and "occasion variance of ke" in ran.out
+    population = json.loads((folder / "visits" / "summary.json").read_text())["population"]
+    assert population["subjects"] == 10 and population["noise"]["c"]["additive"] == pytest.approx(0.05, rel=0.2)
+    assert 0.015 < population["occasions"]["variances"]["ke"] < 0.09
+    assert (folder / "visits" / "individuals.csv").read_text().count("\n") == 31
+    ran = run(folder, *words, "data.occasion=OCC", "hydra.run.dir=alike")
+    assert ran.code == 0 and "10 subjects, 30 records" in ran.out
+    alike = json.loads((folder / "alike" / "summary.json").read_text())["population"]
+    assert alike["noise"]["c"]["additive"] > 2 * population["noise"]["c"]["additive"]
+    ran = run(folder, *words, "population.evaluate=true", "hydra.run.dir=left")
+    assert "data.occasion=OCC makes each occasion of a subject a record of its own" in ran.out
+    ran = run(folder, "visits", "--data", "visits.csv", "--out", "visits_out.csv", module="node_fit.predict")
+    assert ran.code == 0 and "30 records by their mode given these measurements" in ran.out, ran
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("random=[ke]", "population.occasions=[v]"), "occasions names 'v', which does not differ between subjects"),
+        (("random=[ke]", "population.occasions=[ke]"), "name the column that tells them apart, data.occasion=OCC"),
+        (("random=[ke]", "data.occasion=VISIT"), "mine.csv has no column 'VISIT' of occasions"),
         (("random=[q]",), "random names 'q'"),
         (("random=[ke]", "population.noise=gamma"), "must be one of"),
         (("random=[ke]", "resume=auto"), "leave resume out"),

@@ -482,6 +482,9 @@ def number_trajectories(
         labels = [own_labels(table, name, several) for table, name in zip(tables, own_names, strict=True)]
     else:
         labels = read_names(tables, roles.trajectory, "trajectory")
+    if roles.occasion is not None:
+        occasions = read_names(tables, roles.occasion, "occasion")
+        labels = [own + "/" + occasion for own, occasion in zip(labels, occasions, strict=True)]
     codes, found = pd.factorize(np.concatenate(labels))
     return codes, [str(each) for each in found]
 

@@ -42,6 +42,7 @@ class Roles:
     - `observable`, `value`: the columns of the observable's name and of its value.
     - `step`: time between two rows of a trajectory that begins at 0, if there is no column of times.
     - `time_of_day`: the column of times of day, if that of times holds dates alone.
+    - `occasion`: the column that tells the records of a subject apart, which `trajectory` then names.
     - `deviations`: those of `states` that are standard deviations of the others; in a wide table, a pattern of their
       columns such as `sd*`.
 
@@ -59,6 +60,7 @@ class Roles:
     step: float | None = None
     deviations: tuple[str, ...] = ()
     time_of_day: str | None = None
+    occasion: str | None = None
 
     def __post_init__(self):
         if not self.states:
@@ -80,6 +82,11 @@ class Roles:
             raise ValueError(
                 f"{fault}; name the column of times, time=NAME (data.time in a command), or, if there is none, give "
                 "the time between two rows, step=NUMBER (data.step)."
+            )
+        if self.occasion is not None and self.trajectory is None:
+            raise ValueError(
+                "occasion tells the records of a subject apart, and no column names the subjects; give trajectory=NAME "
+                "(data.trajectory in a command), or, if there is one subject, trajectory in place of occasion."
             )
         if self.time_of_day is not None and self.time is None:
             raise ValueError("time_of_day needs time: name the column of dates as well.")
@@ -115,7 +122,7 @@ class Roles:
         tidy = self.observable is not None
         channels = () if self.series or tidy else self.states
         inputs = () if tidy else self.inputs
-        single = (self.time_of_day, self.trajectory, self.observable, self.value)
+        single = (self.time_of_day, self.trajectory, self.occasion, self.observable, self.value)
         names = (self.time, *channels, *inputs, *self.covariates, *single)
         return tuple(name for name in names if name is not None)
 
@@ -149,6 +156,7 @@ class Roles:
             value=one(self.value),
             deviations=every(self.deviations),
             time_of_day=one(self.time_of_day),
+            occasion=one(self.occasion),
         )
 
     def matched(self, names: Sequence[str], origin: str) -> list[str]:

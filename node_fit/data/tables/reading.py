@@ -231,6 +231,7 @@ def make_roles(
     step: float | None,
     deviations: Sequence[str] = (),
     time_of_day: str | None = None,
+    occasion: str | None = None,
 ) -> Roles:
     """Roles of columns from the arguments of `Dataset.from_file`; covariates given as numbers have no column."""
     return Roles(
@@ -245,6 +246,7 @@ def make_roles(
         step=step,
         deviations=tuple(deviations),
         time_of_day=time_of_day,
+        occasion=occasion,
     )
 
 
