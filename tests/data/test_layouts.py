@@ -438,6 +438,23 @@ def test_rows_of_wide_and_tidy_frames_are_those_of_the_frame():
         from_frame(tidy, **TIDY, missing=[])
 
 
+VISITS = "plant,visit,t,x\nA,spring,0,1\nA,spring,1,2\nA,autumn,0,3\nA,autumn,1,4\nB,spring,0,5\nB,spring,1,6\n"
+
+
+def test_occasions_are_records_of_their_subject(tmp_path):
+    (tmp_path / "visits.csv").write_text(VISITS)
+    words = {"time": "t", "states": ["x"], "occasion": "visit"}
+    data = read_table(tmp_path / "visits.csv", trajectory="plant", **words)
+    assert data.trajectories == ("A/spring", "A/autumn", "B/spring")
+    np.testing.assert_array_equal(data.ys[:, :, 0], [[1, 2], [3, 4], [5, 6]])
+    frame = pd.read_csv(tmp_path / "visits.csv")
+    assert from_frame(frame, trajectory="plant", **words).trajectories == data.trajectories
+    with pytest.raises(ValueError, match=r"no column names the subjects; give trajectory=NAME"):
+        read_table(tmp_path / "visits.csv", **words)
+    with pytest.raises(ValueError, match="'year'"):
+        read_table(tmp_path / "visits.csv", trajectory="plant", **words | {"occasion": "year"})
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_are_read_in_seconds_in_every_layout(tmp_path):
     count, each = 100, 1000

@@ -29,6 +29,20 @@ def test_doses_and_measurements_are_told_apart(tmp_path):
     assert np.isnan(data.ys[1, 0, 0])
 
 
+def test_occasions_have_their_own_doses(tmp_path):
+    """Each begins at its first row, wherever that is in time."""
+    text = (
+        "ID,OCC,TIME,DV,AMT,EVID,CMT\n1,1,0,.,100,1,1\n1,1,1,5.0,0,0,2\n1,2,48,.,50,1,1\n1,2,49,2.5,0,0,2\n"
+        "2,1.0,0,.,10,1,1\n2,1.0,3,2.0,0,0,2\n"
+    )
+    data = read(tmp_path, text, occasion="OCC")
+    assert data.trajectories == ("1/1", "1/2", "2/1")
+    assert [doses_of(data, "gut", at) for at in range(3)] == [[(0.0, 100.0)], [(48.0, 50.0)], [(0.0, 10.0)]]
+    np.testing.assert_array_equal(data.ts[:, 1], [1.0, 49.0, 3.0])
+    with pytest.raises(ValueError, match=r"no column 'VISIT' of occasions; its columns are 'ID', 'OCC'"):
+        read(tmp_path, text, occasion="VISIT")
+
+
 def test_amount_is_a_dose_where_there_is_no_code(tmp_path):
     data = read(tmp_path, "id,time,dv,amt\n1,0,.,10\n1,1,2.0,.\n1,2,1.0,0\n")
     assert doses_of(data, "gut") == [(0.0, 10.0)]

@@ -6,8 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 import node_fit
+from node_fit.app.config.build import add_random_constants
 from node_fit.population.fit import build_population
 from node_fit.population.storage import read_population, write_population
 from node_fit.population.subjects import multi_indices
@@ -170,3 +172,11 @@ def test_what_has_no_weights_of_its_own_is_refused():
     plain = node_fit.Dataset.from_arrays(TIMES, simulate(3, 0)[..., None], states=["c"])
     with pytest.raises(ValueError, match="the model has no constants"):
         build_population(plain, ["s"], node_fit.MixedEffects(), make_options(functools.partial(node_fit.MLP, width=3)))
+
+
+@pytest.mark.parametrize(("target", "given"), [("Hybrid", {"s": 1.0}), ("Known", {"s": 1.0}), ("MLP", {})])
+def test_constants_in_equations_begin_at_one_in_commands(target, given):
+    field = {"_target_": f"node_fit.{target}", "equations": EQUATIONS, "constants": {}}
+    config = OmegaConf.create({"random": ["s", "other"], "field": field})
+    add_random_constants(config)
+    assert OmegaConf.to_container(config.field)["constants"] == given
