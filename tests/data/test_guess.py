@@ -76,6 +76,19 @@ def test_records_are_told_apart_where_times_go_back(tmp_path, columns, records):
     assert find_records(tmp_path / "table.csv", "t", ["x", *columns]) == records
     table.assign(t=range(9)).to_csv(tmp_path / "on.csv", index=False)
     assert find_records(tmp_path / "on.csv", "t", ["x", *columns]) is None, "times that go on are one record"
+    dates = pd.Timestamp("2024-03-13") + pd.to_timedelta(table["t"], unit="D")
+    for written in ("%Y-%m-%d %H:%M", "%d.%m.%Y"):
+        table.assign(t=dates.dt.strftime(written)).to_csv(tmp_path / "dated.csv", index=False)
+        assert find_records(tmp_path / "dated.csv", "t", ["x", *columns]) == records
+
+
+def test_plants_that_are_measured_on_the_same_days_are_told_apart(tmp_path):
+    """Row after row of another plant on one date would be averaged otherwise."""
+    rows = [f"2024-04-{day:02},{plant},{day / 10 + (plant == 'B'):.2f}" for day in range(1, 9) for plant in "ABC"]
+    (tmp_path / "plants.csv").write_text("\n".join(["date,plant,height", *rows]) + "\n")
+    assert find_records(tmp_path / "plants.csv", "date", ["plant", "height"]) == "plant"
+    (tmp_path / "wrong.csv").write_text("date,plant,height\n2024-13-41,A,1\n2024-04-01,B,2\n")
+    assert find_records(tmp_path / "wrong.csv", "date", ["plant", "height"]) is None
 
 
 def driven(kind: str, rows: int = 200) -> np.ndarray:

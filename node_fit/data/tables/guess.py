@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from .clocks import holds_clock
 from .header import TIMES, plain_name
@@ -23,7 +23,7 @@ from .table import (
     read_names,
     read_number,
 )
-from .times import holds_stamps
+from .times import Stamps, holds_stamps, read_times
 
 if TYPE_CHECKING:
     import pandas
@@ -179,9 +179,10 @@ def find_records(path: Path, time: str, names: Sequence[str], options: ReadingOp
     for columns in ((), tuple(names)):
         table = read_file(path, ColumnsToSee(time=time, states=columns), options=options)
         try:
-            times = as_numbers_of_column(table, time, UNKNOWN_FIX, may_miss=False)
-        except ValueError:  # Stamps, or what the run will refuse.
+            read = read_times(table, time, None, None)
+        except ValueError:  # What the run will refuse, or dates that may be read in two ways.
             return None
+        times = read.instants.asi8 if isinstance(read, Stamps) else read
         if (np.diff(times) > 0).all():
             return None
     telling = [name for name in names if tells_records(table.columns[name], times)]
@@ -190,7 +191,7 @@ def find_records(path: Path, time: str, names: Sequence[str], options: ReadingOp
     return next(iter([*texts, *counts]), None)
 
 
-def tells_records(column: "pandas.Series", times: Float[np.ndarray, " row"]) -> bool:
+def tells_records(column: "pandas.Series", times: Float[np.ndarray, " row"] | Int[np.ndarray, " row"]) -> bool:
     """Whether no value is missing, each stands in several rows, and times increase in the rows of each."""
     import pandas as pd
 
