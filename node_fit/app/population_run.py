@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -29,6 +30,7 @@ from ..storage.files import write_file
 from .background import warn_on_error
 from .config.build import build, build_parts, check_top, errors_of_data, trajectories_to_plot
 from .config.composition import ConfigError
+from .console import pluralize
 from .run_directory import RunDirectory, write_config
 from .run_logger import Interruption
 
@@ -70,13 +72,14 @@ class PopulationRun:
         for note in notes:
             self.say(note)
         with Display(self.console) as display, Interruption(self.say, self.leave):
-            display.say("fitting the population")
+            display.say("preparing the population")
             fit = fit_population(
                 train,
                 random=cast(RandomEffects, OmegaConf.to_container(config.random)),
                 population=settings,
                 options=parts.options,
                 tell=functools.partial(self.tell_start, parts.options.restarts),
+                watch=Evaluations(display.say),
             )
             display.say("describing the population")
             self.finish(fit)
@@ -128,6 +131,19 @@ class PopulationRun:
             with warn_on_error(f"{files.path / 'report.html'} was", files.path):
                 make_run_page(files.path, curves)
                 self.say(f"report: {files.path.absolute() / 'report.html'}")
+
+
+class Evaluations:
+    """Says how far a search has come, as often as the objective is evaluated."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say, self.count = say, 0
+
+    def __call__(self, method: str, value: float) -> None:
+        self.count += 1
+        how = "without effects" if method == "pooled" else f"by {method}"
+        found = f": objective {value:.2f} after {pluralize(self.count, 'evaluation')}" if np.isfinite(value) else ""
+        self.say(f"fitting the population {how}{found}")
 
 
 def settings_of(config: DictConfig) -> MixedEffects:
@@ -191,6 +207,11 @@ def describe_effects(fit: PopulationFit) -> list[str]:
             f"the data tell little of how {name} differs between subjects (variance {fit.variances[name].value:.2g}, "
             f"shrinkage {100 * fit.shrinkage[name]:.0f}%): {test}; leave it out of random if it is not needed"
         )
+    sentences += [
+        f"{name} lies at the end of its bounds, {end:g}: the data would have it beyond, or tell nothing of it; change "
+        "the bounds, or hold it there with three equal numbers"
+        for name, end in fit.at_ends.items()
+    ]
     if not np.isfinite(fit.condition_number):
         sentences.append(
             "the objective has no minimum in some direction, so that there are no standard errors; use fewer effects, "

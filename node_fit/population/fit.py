@@ -38,7 +38,7 @@ from .effects import (
     read_occasions,
     with_occasions,
 )
-from .likelihood import POPULATION_METHODS, Method, Population, Structure
+from .likelihood import POPULATION_METHODS, Method, Population, Structure, Watch, watch_nothing
 from .noise import NOISE_KINDS, NoiseWords, ResidualNoise
 from .prediction import KnownPopulation, PredictiveCheck, SubjectPredictions, check_by_simulation
 from .saem import search_by_draws
@@ -53,6 +53,8 @@ RTOL = 1e-6
 # An effect of less variance, or one whose subjects' effects scatter this much less than it, is not told by the data.
 LEAST_VARIANCE, LEAST_TOLD = 1e-4, 0.95
 INTERVAL_LEVEL = 0.95
+# A constant this near to an end of its bounds lies at that end [share of their distance].
+END_SHARE = 1e-3
 # SAEM has come to its end where the objective changes by less than this while its gains fall.
 MAX_DRIFT = 0.2
 # A network beside equations, and the most weights of one.
@@ -268,6 +270,20 @@ class PopulationFit:
                 for side in (0, -1, 1)
             )
             found[c.name] = Estimate(value, float(error / slope(np.asarray(value), c.bounds)), lower, upper)
+        return found
+
+    @property
+    def at_ends(self) -> dict[str, float]:
+        """The constants of a typical subject that lie at an end of their bounds, each with that end."""
+        found: dict[str, float] = {}
+        for c in self.structure.coordinates:
+            lower, upper = c.bounds
+            if c.is_weight or lower is None or upper is None:
+                continue
+            value = self.fixed[c.name].value
+            nearest = lower if value - lower < upper - value else upper
+            if abs(value - nearest) < END_SHARE * (upper - lower):
+                found[c.name] = nearest
         return found
 
     @cached_property
@@ -570,6 +586,7 @@ def fit_population(
     population: MixedEffects | None = None,
     options: Options | None = None,
     tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
+    watch: Watch = watch_nothing,
 ) -> PopulationFit:
     """Fits a population: constants that differ between trajectories, each of which is a subject.
 
@@ -588,6 +605,8 @@ def fit_population(
     - `population`: the method, the noise and the covariance of the effects.
     - `options`: further options: `observation`, `scaling`, `solver`, `restarts`, `seed`.
     - `tell`: called with the number of each start and where its search has ended.
+    - `watch`: called with the method (first `pooled`, which has no effects) and the objective of each evaluation; of
+      `saem`, with NaN in the place of an objective.
 
     **Returns:** a `PopulationFit`.
 
@@ -605,7 +624,7 @@ def fit_population(
     train = options.scaling.marked(train)
     check_subjects(train)
     with options.place.scope(), scope("x64"):
-        problem = build_population(train, random, population, options)
+        problem = replace(build_population(train, random, population, options), watch=watch)
         if population.evaluate:
             optimum = evaluate_given(problem, population.method)
             estimates = Estimates(optimum, np.full((len(optimum.x),) * 2, np.nan))

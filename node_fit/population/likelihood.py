@@ -130,12 +130,21 @@ class Structure:
         return Parameters(x[:fixed], factor, x[spread:])
 
 
+# Told of each evaluation of an objective: by which method, and its value.
+Watch = Callable[[str, float], None]
+
+
+def watch_nothing(method: str, value: float) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Population:
-    """A model of a population, and its data."""
+    """A model of a population, its data, and who is told of each evaluation of its objective in a search."""
 
     subjects: Subjects
     structure: Structure
+    watch: Watch = watch_nothing
 
     def covariance(self, x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "effect effect"]:
         """The covariance of the effects of subjects."""

@@ -4,6 +4,8 @@ follow statistics of the draws with decreasing gains.
 Delyon, Lavielle and Moulines, Ann. Stat. 27, 1999; Kuhn and Lavielle, Comput. Stat. Data Anal. 49, 2005.
 """
 
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -302,7 +304,8 @@ def search_by_draws(
             whole = np.tile(np.asarray(chains.theta), (population.subjects.count, 1))
             whole[:, list(structure.effects)] = chains.phi[0]
             subjects = population.subjects.settled(whole[:, None])
-            population = Population(subjects, structure)
+            population = replace(population, subjects=subjects)
+            population.watch("saem", math.nan)
             measured = MeasuredSubjects.of(subjects)
             chains = run_iterations(
                 structure, measured, chains, jnp.asarray(gains[at]), jnp.asarray(number[at] < exploring)

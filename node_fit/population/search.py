@@ -72,6 +72,7 @@ class Descent:
                 self.z = self.population.still  # Modes of another place may be no start here.
                 return self(x)
         self.z, self.slopes = z, slopes
+        self.population.watch(self.method, value)
         return value, slopes.sum(axis=0)
 
     def modes(self, x: Float[np.ndarray, " parameter"]) -> tuple[Float[np.ndarray, "subject effect"], Expansion | None]:

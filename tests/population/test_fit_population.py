@@ -2,11 +2,14 @@
 
 import functools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import node_fit
+from node_fit.population.effects import Coordinate
+from node_fit.population.fit import PopulationFit
 from node_fit.population.prediction import bin_times
 from node_fit.population.storage import write_population
 
@@ -177,6 +180,19 @@ def test_networks_and_fitted_starts_are_refused(study):
 def test_given_parameters_are_only_evaluated_with_their_noise(study):
     with pytest.raises(ValueError, match="give the noise"):
         make_fit(study[0], evaluate=True)
+
+
+def test_constants_at_the_ends_of_their_bounds_are_named():
+    """Weights of a network, and constants with one bound or none, have no such end."""
+    coordinates = (
+        Coordinate("emax", (0.0, 1.0)), Coordinate("f", (0.0, 1.0), "logit"), Coordinate("low", (2.0, 4.0)),
+        Coordinate("k", (0.0, None)), Coordinate("weight 1", (None, None), is_weight=True),
+    )  # fmt: skip
+    fixed = {
+        name: SimpleNamespace(value=each) for name, each in {"emax": 0.9999, "f": 0.99, "low": 2.0, "k": 0}.items()
+    }
+    fit = SimpleNamespace(structure=SimpleNamespace(coordinates=coordinates), fixed=fixed)
+    assert PopulationFit.at_ends.fget(fit) == {"emax": 1.0, "low": 2.0}
 
 
 def test_bins_hold_measurements_of_one_time_together():

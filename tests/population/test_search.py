@@ -5,14 +5,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from node_fit.app.population_run import Evaluations
+from node_fit.population.likelihood import watch_nothing
 from node_fit.population.prediction import bin_times
-from node_fit.population.search import FAR, Descent, Optimum, find_hessian, leave_saddles
+from node_fit.population.search import FAR, Descent, Optimum, find_hessian, leave_saddles, minimize_objective
 
 
 class Quadratic:
     """A population whose objective is a quadratic function, and infinite beyond 1e3."""
 
-    still, structure = np.zeros((2, 1)), SimpleNamespace(weights=())
+    still, structure, watch = np.zeros((2, 1)), SimpleNamespace(weights=()), staticmethod(watch_nothing)
     hessian = np.array([[4.0, 1.0, 0.0], [1.0, 3.0, -0.5], [0.0, -0.5, 2.0]])
 
     def objective_by_subject(self, x, z, method, expansion=None):
@@ -46,7 +48,7 @@ class Saddle:
     """A population whose objective is `x^2 + (y^2 - 2)^2`: a saddle at the origin, minima where `y^2` is 2."""
 
     still, subjects = np.zeros((2, 1)), SimpleNamespace(counts=np.ones(1))
-    structure = SimpleNamespace(weights=())
+    structure, watch = SimpleNamespace(weights=()), staticmethod(watch_nothing)
 
     def settled(self, x, z):
         return self
@@ -66,6 +68,20 @@ def test_a_search_that_has_ended_at_a_saddle_goes_on_to_a_minimum():
 def test_an_objective_that_can_t_be_computed_turns_a_search_back():
     descent = Descent(Quadratic(), "fo")
     assert descent(np.full(3, 1e4))[0] == FAR and descent(np.ones(3))[0] < 10 and descent.evaluations == 2
+
+
+def test_each_evaluation_is_told_in_words():
+    said: list[str] = []
+    population = Quadratic()
+    population.watch = Evaluations(said.append)
+    minimize_objective(population, np.ones(3), "pooled")
+    population.watch("focei", 1.5)
+    population.watch("saem", np.nan)
+    assert said[0] == "fitting the population without effects: objective 5.00 after 1 evaluation" and len(said) > 5
+    assert said[-2:] == [
+        f"fitting the population by focei: objective 1.50 after {len(said) - 1} evaluations",
+        "fitting the population by saem",
+    ]
 
 
 @pytest.mark.parametrize("times", [np.arange(40.0), np.repeat([0.0, 1.0, 2.0], [30, 2, 8]), np.zeros(3)])
