@@ -35,7 +35,7 @@ class Coordinate:
     - `bounds`: the interval that the line stands for: positive numbers of a log-normal effect, all of a normal one, two
       bounds of a logit one.
     - `kind`, `variance`: of its effect, with the variance before the fit; None if all subjects share the constant.
-    - `occasion`: the variance, before the fit, of how it differs between the records of a subject; None if it does not.
+    - `occasion_variance`: before the fit, of how it differs between the records of a subject; None if it does not.
     - `is_weight`: whether it is no constant, but a weight of the network, which all subjects share.
     """
 
@@ -43,7 +43,7 @@ class Coordinate:
     bounds: Bounds
     kind: EffectKind | None = None
     variance: float = FIRST_VARIANCE
-    occasion: float | None = None
+    occasion_variance: float | None = None
     is_weight: bool = False
 
 
@@ -133,7 +133,7 @@ def with_occasions(coordinates: Sequence[Coordinate], occasions: object) -> tupl
                 f"occasions names {name!r}, which does not differ between subjects; name it in random, too, whose "
                 f"constants are {', '.join(effects)}."
             )
-    return tuple(replace(c, occasion=given.get(c.name)) for c in coordinates)
+    return tuple(replace(c, occasion_variance=given.get(c.name)) for c in coordinates)
 
 
 def read_occasions(occasions: object) -> dict[str, float]:

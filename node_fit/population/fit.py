@@ -448,13 +448,14 @@ class PopulationFit:
             raise ValueError(f"{name!r} has no effect; the effects are {', '.join(self.effects)}.")
         at = self.structure.effects[self.effects.index(name)]
         coordinates = tuple(
-            replace(c, kind=None, occasion=None) if i == at else c for i, c in enumerate(self.structure.coordinates)
+            replace(c, kind=None, occasion_variance=None) if i == at else c
+            for i, c in enumerate(self.structure.coordinates)
         )
         index = self.effects.index(name)
         blocks = [tuple(i - (i > index) for i in block if i != index) for block in self.structure.covariances.blocks]
         covariances = self.structure.covariances._replace(blocks=tuple(block for block in blocks if block))
         partners = next(len(block) - 1 for block in self.structure.covariances.blocks if index in block)
-        partners += self.structure.coordinates[at].occasion is not None
+        partners += self.structure.coordinates[at].occasion_variance is not None
         structure = replace(self.structure, coordinates=coordinates, covariances=covariances)
         subjects = replace(self.problem.subjects, coordinates=coordinates, model=self.model)
         optimum = estimate(Population(subjects, structure), self.settings, Options()).optimum

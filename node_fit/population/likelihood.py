@@ -88,17 +88,17 @@ class Structure:
     @property
     def occasions(self) -> tuple[int, ...]:
         """The coordinates that differ between the records of a subject."""
-        return tuple(at for at, c in enumerate(self.coordinates) if c.occasion is not None)
+        return tuple(at for at, c in enumerate(self.coordinates) if c.occasion_variance is not None)
 
     @property
-    def random(self) -> int:
+    def total_effects(self) -> int:
         """The number of a subject's effects, with those of its occasions."""
         return self.covariances.effects + self.records * len(self.occasions)
 
     def first_spread(self) -> Float[np.ndarray, " parameter"]:
         """The parameters of the effects' distribution before the fit."""
         effects = self.covariances.first([c.variance for c in self.coordinates if c.kind is not None])
-        occasions = [c.occasion for c in self.coordinates if c.occasion is not None]
+        occasions = [c.occasion_variance for c in self.coordinates if c.occasion_variance is not None]
         return np.concatenate([effects, 0.5 * np.log(occasions)])
 
     def prior(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
@@ -119,7 +119,7 @@ class Structure:
     def parts(self, x: Float[Array, " parameter"]) -> Parameters:
         """The parameters from a vector: coordinates, those of the effects, those of the noise."""
         fixed, spread, _ = self.ends
-        factor = jnp.zeros((self.records, fixed, self.random), x.dtype)
+        factor = jnp.zeros((self.records, fixed, self.total_effects), x.dtype)
         if self.effects:
             own = self.covariances.factor(x[fixed : fixed + self.covariances.parameters])
             factor = factor.at[:, np.array(self.effects), : self.covariances.effects].set(own)
@@ -172,7 +172,7 @@ class Population:
     @property
     def still(self) -> Float[np.ndarray, "subject effect"]:
         """Effects of zero."""
-        return np.zeros((self.subjects.count, self.structure.random))
+        return np.zeros((self.subjects.count, self.structure.total_effects))
 
     def given(self, x: np.ndarray, z: np.ndarray) -> tuple[Array, Array, Measurements]:
         """Parameters, effects and measurements, as compiled programs take them."""
@@ -257,7 +257,7 @@ class Population:
 
         **Raises:** `ValueError` if there are too many nodes.
         """
-        subjects, effects = self.subjects, self.structure.random
+        subjects, effects = self.subjects, self.structure.total_effects
         if nodes**effects > MAX_QUADRATURE_NODES:
             raise ValueError(
                 f"quadrature with {nodes} nodes for each of {effects} effects has {nodes**effects} nodes, and the most "

@@ -76,7 +76,7 @@ def parse_population(content: object, model: object) -> KnownPopulation:
     occasions = [str(name) for name in read_list(content.get("occasions", []))]
     if not set(occasions) <= {c.name for c in coordinates if c.kind is not None}:
         raise ValueError("its occasions are not of its effects")
-    marked = (replace(c, occasion=FIRST_VARIANCE if c.name in occasions else None) for c in coordinates)
+    marked = (replace(c, occasion_variance=FIRST_VARIANCE if c.name in occasions else None) for c in coordinates)
     coordinates = (*marked, *weights_as_coordinates(model))
     blocks = tuple(tuple(read_indices(block)) for block in read_list(content["blocks"]))
     if sorted(i for block in blocks for i in block) != list(range(effects)):
@@ -104,8 +104,8 @@ def parse_population(content: object, model: object) -> KnownPopulation:
         read_shaped_numbers(content["parameters"], (structure.ends[2],)),
         str(method),
         names,
-        read_shaped_numbers(content["modes"], (count, structure.random)),
-        read_shaped_numbers(content["spread"], (count, structure.random, structure.random)),
+        read_shaped_numbers(content["modes"], (count, structure.total_effects)),
+        read_shaped_numbers(content["spread"], (count, structure.total_effects, structure.total_effects)),
         steps,
         records,
     )

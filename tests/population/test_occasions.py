@@ -102,9 +102,9 @@ def test_records_are_rows_of_their_subject():
 
 def test_without_occasions_each_trajectory_is_a_subject():
     population = make_population(make_lines(), occasions=None)
-    assert population.subjects.names == NAMES and population.structure.random == 1
+    assert population.subjects.names == NAMES and population.structure.total_effects == 1
     shared = make_population(make_lines(), occasions=[])
-    assert shared.subjects.names == ("a", "b", "c") and shared.structure.random == 1
+    assert shared.subjects.names == ("a", "b", "c") and shared.structure.total_effects == 1
 
 
 @pytest.fixture(scope="module")
