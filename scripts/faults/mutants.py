@@ -223,8 +223,8 @@ MUTANTS = (
     Mutant(
         "targets: allowed packages",
         "node_fit/app/config/composition.py",
-        "if package not in ALLOWED:",
-        "if False:",
+        "if module in MODULES and (found :=",
+        "if (found :=",
         ("tests/app/test_configuration.py::test_targets_outside_the_allowed_packages_are_refused",),
     ),
     Mutant(
