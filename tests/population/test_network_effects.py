@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 import node_fit
 from node_fit.app.config.build import add_random_constants
 from node_fit.population.fit import build_population
+from node_fit.population.search import Descent
 from node_fit.population.storage import read_population, write_population
 from node_fit.population.subjects import multi_indices
 
@@ -116,6 +117,15 @@ def test_gradient_by_weights_is_exact(problem, method):
         step = 1e-4 * np.eye(len(x))[at]
         ends = [objective(x + side * step)[0] for side in (1, -1)]
         assert gradient[at] == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-4, abs=1e-4)
+
+
+def test_a_search_sees_the_gradient_by_all_coordinates(problem):
+    """The search for modes has derivatives by those with effects alone."""
+    population, x = problem
+    value, gradient = Descent(population, "focei")(x)
+    wanted, wanted_gradient = population.objective(x, population.find_modes(x), "focei")
+    assert value == pytest.approx(wanted, rel=1e-9)
+    np.testing.assert_allclose(gradient, wanted_gradient, rtol=1e-6, atol=1e-6)
 
 
 def test_prior_of_weights_is_in_the_objective(problem):

@@ -1,13 +1,16 @@
 """Subjects with several records, on which constants differ again: the likelihood in closed form, and a study."""
 
 import functools
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 import node_fit
+from node_fit.model.neural_ode import NeuralODE
 from node_fit.population.fit import build_population
+from node_fit.population.prediction import KnownPopulation
 from node_fit.population.storage import read_population, write_population
 from node_fit.population.subjects import subject_of
 
@@ -150,6 +153,17 @@ def test_what_is_known_of_a_subject_holds_on_another_occasion(fit, tmp_path):
     assert slopes[2] == pytest.approx(fit.constants["s0"], rel=1e-6)
     width = (found.upper - found.lower)[:, -1, 0]
     assert width[0] < 0.7 * width[1] < 0.7 * width[2]
+
+
+def test_an_occasion_that_was_not_fitted_has_no_effect_and_all_of_the_variance():
+    structure = make_population(make_lines()).structure
+    z, spread = np.arange(1.0, 5.0)[None], np.array([[[4.0, 1, 2, 3], [1, 5, 2, 2], [2, 2, 6, 2], [3, 2, 2, 7]]])
+    records = (("a/1", "a/2", "a/3"),)
+    known = KnownPopulation(Mock(spec=NeuralODE), structure, X, "focei", ("a",), z, spread, 1, records)
+    assert known.effects_of("b", ["b/1"]) is None
+    found, covariance = known.effects_of("a", ["a/3", "a/new"])
+    np.testing.assert_array_equal(found, [1, 4, 0])
+    np.testing.assert_array_equal(covariance, [[4, 3, 0], [3, 7, 0], [0, 0, 1]])
 
 
 def test_what_has_no_occasions_is_refused():

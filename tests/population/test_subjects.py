@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import node_fit
+from node_fit.data.events import Jumps
 from node_fit.population.fit import build_population
-from node_fit.population.subjects import Jets, propagate_jets
+from node_fit.population.subjects import Jets, propagate_jets, with_derivatives
 from node_fit.runtime.placement import scope
 from node_fit.solver.held_rows import march_rows
 from node_fit.solver.problem import InitialValueProblem, between_rows
@@ -62,6 +63,15 @@ def test_derivatives_are_those_of_the_closed_form(subjects):
             if i == j == 1:  # No part of the likelihood or its gradient asks for two coordinates without effects.
                 bend = np.zeros_like(bend)
             np.testing.assert_allclose(np.asarray(found.second)[..., 0, i, j], bend, rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_dose_leaves_of_a_state_it_leaves_of_its_derivatives():
+    """Numbers are those of all states, then first derivatives state by state, then those of second order."""
+    jumps = Jumps(jnp.array([[0.5, 2.0]]), jnp.array([[3.0, 4.0]]))
+    found = with_derivatives(jumps, BOTH, 2)
+    wanted = [0.5, 2.0, *[0.5] * 2, *[2.0] * 2, *[0.5] * 3, *[2.0] * 3]
+    np.testing.assert_array_equal(found.factor, [wanted])
+    np.testing.assert_array_equal(found.shift, [[3.0, 4.0, *[0.0] * 10]])
 
 
 BOTH = (True, True)  # Both coordinates have an effect.
