@@ -117,6 +117,48 @@ def rows_doses(runs: Sequence[Run]) -> Rows:
     ]
 
 
+def found_uptake(run: Run, gut: np.ndarray) -> np.ndarray:
+    """What the network and its factor make of amounts in the gut of a typical patient [mg/h]."""
+    rates = run.model().vector_field
+    return np.array([-float(rates(0.0, np.array([0.0, each]))[1]) for each in gut])
+
+
+def draw_population(figure: Any, runs: Sequence[Run]) -> None:
+    frame = pd.read_csv(runs[0].folder / "subjects.csv", dtype={"subject": str})
+    data = node_fit.read_population(runs[0].folder)
+    left, middle, right = figure.subplots(1, 3)
+    ordered = frame.groupby("subject")["observed"].max().sort_values().index
+    for name, colour in zip((ordered[2], ordered[12], ordered[-3]), ACCENTS, strict=False):
+        own = frame.loc[frame["subject"] == name]
+        left.plot(own["TIME"], own["observed"], **DOTS, color=colour)
+        ts = np.linspace(0, 9, 120)
+        patient = node_fit.Dataset.from_arrays(ts, np.full((1, 120, 1), np.nan), states=["c"], trajectories=[name])
+        dosed = node_fit.with_events(patient, [{"time": 0.0, "state": "gut", "add": 100.0}])
+        left.plot(ts, data.predict(dosed).ys[0, :, 0], color=colour, linewidth=1)
+    left.set(title="three of 24 patients", xlabel="h", ylabel="mg/l")
+    middle.plot(frame["individual"], frame["observed"], **DOTS, color=INK)
+    middle.axline((0, 0), slope=1, color=ACCENTS[0], linewidth=1)
+    middle.set(title="all samples", xlabel="predicted by their own constants", ylabel="measured")
+    gut = np.linspace(0, 100, 101)
+    right.plot(gut, true.uptake_rate(gut), color=INK, linewidth=1, linestyle="--", label="true")
+    right.plot(gut, found_uptake(runs[0], gut), color=ACCENTS[0], linewidth=1, label="network")
+    right.set(title="the law that nobody knew", xlabel="in the gut [mg]", ylabel="uptake [mg/h]")
+    right.legend(frameon=False)
+
+
+def rows_population(runs: Sequence[Run]) -> Rows:
+    found, amounts = runs[0].summary["population"], np.array([10.0, 50.0, 100.0])
+    uptakes = zip(amounts, found_uptake(runs[0], amounts), true.uptake_rate(amounts), strict=True)
+    variance = f"{true.BETWEEN**2:.2f}"
+    return [
+        *constants(runs[0], {"k": "elimination [1/h]"}, [f"{true.CLEARED:g}"], TRUTH),
+        *((f"uptake of {each:g} mg [mg/h]", f"{own:.1f}", f"{law:.1f}", TRUTH) for each, own, law in uptakes),
+        ("variance of the uptake between patients", f"{found['variances']['s']:.3f}", variance, TRUTH),
+        ("variance of the elimination", f"{found['variances']['k']:.3f}", variance, TRUTH),
+        ("noise [mg/l]", f"{found['noise']['c']['additive']:.3f}", "0.05", TRUTH),
+    ]
+
+
 def draw_robertson(figure: Any, runs: Sequence[Run]) -> None:
     frame = runs[0].predictions().iloc[1:]
     for axis, name, colour in zip(figure.subplots(1, 3), ("y1", "y2", "y3"), ACCENTS, strict=False):
@@ -194,6 +236,7 @@ SUBJECTS = {
     "discovery": Subject(draw_discovery, rows_discovery),
     "kinetics": Subject(draw_kinetics, rows_kinetics, needs=("carotenoids/measurementData_Bruno_JExpBot2016.tsv",)),
     "doses": Subject(draw_doses, rows_doses, makes=("blood.csv", "doses.csv")),
+    "population": Subject(draw_population, rows_population, makes=("uptake.csv",)),
     "robertson": Subject(draw_robertson, rows_robertson),
     "lab_table": Subject(draw_lab, rows_lab, makes=("lab.csv",)),
 }
