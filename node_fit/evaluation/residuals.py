@@ -181,7 +181,10 @@ def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma") ->
     misfits = [sentence[0].lower() + sentence[1:-1] for sentence in neighbours_in_words(channels)]
     differing = [name for name, check in channels.items() if check.pattern is not None and check.pattern < limit]
     if differing:
-        misfits.append(f"the residuals of trajectories differ by more than chance (those of {', '.join(differing)})")
+        misfits.append(
+            f"the residuals of trajectories differ by more than chance (those of {', '.join(differing)}), perhaps by a "
+            "covariate (data.covariates) or, in equations, by a constant of each (random)"
+        )
     large = [name for name, check in channels.items() if check.size is not None and check.size < limit]
     if large:
         misfits.append(f"residuals are larger than {noise_source} says (those of {', '.join(large)})")

@@ -713,6 +713,7 @@ def test_pooled_groups_are_not_good():
     pooled = np.broadcast_to(3 * np.exp(-0.8 * ts), ys.shape)[..., None].copy()
     found = of_law(data, pooled)
     assert found.kind == "misfit" and "the residuals of trajectories differ by more than chance" in found.sentence
+    assert "data.covariates" in found.sentence and "(random)" in found.sentence
     assert of_law(data, 3 * np.exp(-rates * ts)[..., None]).kind in ("good", "noise-limited")
 
 
