@@ -183,9 +183,14 @@ def draw_checks(fit: PopulationFit, files: RunDirectory) -> None:
         check = fit.check_by_simulation(channel)
         bands = PredictiveBands(check.times, check.observed, check.lower, check.middle, check.upper)
         time_label = f"{fit.data.time} [{units[fit.data.time]}]" if fit.data.time in units else fit.data.time
+        times = own[fit.data.time].to_numpy()
+        if fit.structure.has_occasions:
+            first = dict(zip(fit.data.trajectories, fit.data.ts[:, 0].tolist(), strict=True))
+            times = times - own["trajectory"].map(first).to_numpy(float)
+            time_label += ", from the begin of each occasion"
         plot_predictive_check(
             bands,
-            own[fit.data.time].to_numpy(),
+            times,
             values,
             files.plots / f"predictive_check{suffix}.png",
             labels=[time_label, label],
@@ -231,7 +236,12 @@ def summarise_population(fit: PopulationFit, individual: np.ndarray, sentences: 
     values, exact = int(np.sum(seen.mask)), int(np.sum(seen.exact))
     sentence = f"objective {fit.objective:.3f} by {fit.method}, {values} measurements of {len(fit.eta)} subjects"
     intervals = {
-        name: {"estimate": each.value, "lower": jsonable(each.lower), "upper": jsonable(each.upper)}
+        name: {
+            "estimate": each.value,
+            "standard_error": jsonable(each.error),
+            "lower": jsonable(each.lower),
+            "upper": jsonable(each.upper),
+        }
         for name, each in fit.fixed.items()
     }
     return {

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 BAND_DRAWS, BAND_LEVEL = 200, 0.9
 # Times of a curve between the first and the last row of a subject.
 CURVE_TIMES = 80
-# Simulated studies of a visual predictive check, its quantiles, and the most bins of time.
-STUDIES, QUANTILES, MAX_BINS = 200, (0.05, 0.5, 0.95), 10
+# Simulated studies of a visual predictive check, its quantiles, the most bins of time, and the fewest measurements of
+# one.
+STUDIES, QUANTILES, MAX_BINS, LEAST_IN_BIN = 200, (0.05, 0.5, 0.95), 10, 5
 
 
 class KnownPopulation(NamedTuple):
@@ -242,6 +243,8 @@ def check_by_simulation(
 ) -> PredictiveCheck:
     """A visual predictive check: the study is simulated many times with new subjects (Holford, PAGE 14, 2005).
 
+    Times of occasions count from the begin of each.
+
     Where some measurements are limits, values beyond the innermost one count as that, measured and simulated ones
     alike, so that quantiles compare.
 
@@ -254,7 +257,8 @@ def check_by_simulation(
     index = 0 if channel is None else data.states.index(channel)
     mask = problem.subjects.mask[..., index]
     inside = innermost_limits(problem.subjects.seen, index)
-    times, observed = problem.subjects.arrange(data.ts)[mask], np.clip(problem.subjects.y[..., index][mask], *inside)
+    ts = data.ts - data.ts[:, :1] if problem.structure.has_occasions else data.ts
+    times, observed = problem.subjects.arrange(ts)[mask], np.clip(problem.subjects.y[..., index][mask], *inside)
     bins = bin_times(times)
     rng = np.random.default_rng(seed)
 
@@ -282,7 +286,9 @@ def innermost_limits(seen: Measurements, channel: int) -> tuple[float, float]:
 
 def bin_times(times: Float[np.ndarray, " value"]) -> list[Bool[np.ndarray, " value"]]:
     """Bins of about equally many measurements; measurements of one time share a bin."""
-    count = int(np.clip(len(times) // 5, 1, MAX_BINS))
+    count = int(np.clip(len(times) // LEAST_IN_BIN, 1, MAX_BINS))
     edges = np.unique(np.quantile(times, np.linspace(0, 1, count + 1), method="nearest"))
-    places = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, max(len(edges) - 2, 0))
+    places, last = np.searchsorted(edges, times, side="right") - 1, len(edges) - 1
+    if (places == last).sum() < LEAST_IN_BIN:  # At most times, the largest one is that of a single measurement.
+        places = np.minimum(places, max(last - 1, 0))
     return [places == place for place in np.unique(places)]

@@ -28,6 +28,7 @@ from ..plots.figures import constant_inputs
 from ..runtime.serialization import Json, check_yaml, is_list
 from ..training.callback import ENDED
 from .page import jsonable_numbers, jsonable_times, write_page
+from .population_figures import describe_population
 from .run_files import (
     Field,
     Kept,
@@ -226,6 +227,7 @@ def make_run_page(
         attempts=describe_attempts(losses, summary["attempts"] or []),
         steps=steps_in_words(losses, summary["attempts"] or [], summary["steps"]),
         model=model,
+        population=describe_population(summary, folder),
         formulas=model["equations"] or summary["equations"] or {},
         shown=len(data.get("records", [])),
         has_field=data.get("field") is not None,

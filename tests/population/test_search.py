@@ -90,3 +90,11 @@ def test_each_measurement_is_in_one_bin(times):
     assert (bins.sum(axis=0) == 1).all() and (bins.sum(axis=1) > 0).all()
     for time in np.unique(times):
         assert len({int(bins[:, at].argmax()) for at in np.flatnonzero(times == time)}) == 1
+
+
+def test_times_that_many_measurements_share_have_bins_of_their_own():
+    """The last of them, too; the largest of many times has none."""
+    times = np.repeat([0.5, 1.0, 2.0, 4.0, 8.0], 60)
+    assert [set(times[chosen]) for chosen in bin_times(times)] == [{0.5}, {1.0}, {2.0}, {4.0}, {8.0}]
+    spread = np.linspace(0, 1, 100)
+    assert min(chosen.sum() for chosen in bin_times(spread)) >= 5
