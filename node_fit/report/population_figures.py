@@ -22,24 +22,24 @@ def describe_population(summary: Mapping[str, object], folder: Path) -> Json | N
     found = summary.get("population")
     if not is_json(found):
         return None
-    errors, occasions = within(found, "standard_errors"), within(within(found, "occasions"), "variances")
+    errors, occasions = mapping_in(found, "standard_errors"), mapping_in(mapping_in(found, "occasions"), "variances")
     effects = [
         {
             "name": name,
             "variance": variance,
-            "error": number_of(within(errors, "variances"), name),
-            "shrinkage": number_of(within(found, "shrinkage"), name),
+            "error": number_of(mapping_in(errors, "variances"), name),
+            "shrinkage": number_of(mapping_in(found, "shrinkage"), name),
             "occasion": number_of(occasions, name),
         }
-        for name, variance in numbers_of(within(found, "variances"))
+        for name, variance in numbers_of(mapping_in(found, "variances"))
     ]
     noise = [
         {
             "name": f"{channel} {name}",
             "value": value,
-            "error": number_of(within(within(errors, "noise"), channel), name),
+            "error": number_of(mapping_in(mapping_in(errors, "noise"), channel), name),
         }
-        for channel, own in within(found, "noise").items()
+        for channel, own in mapping_in(found, "noise").items()
         if is_json(own)
         for name, value in numbers_of(own)
     ]
@@ -53,7 +53,7 @@ def describe_population(summary: Mapping[str, object], folder: Path) -> Json | N
     }
 
 
-def within(content: Mapping[str, object], key: str) -> Json:
+def mapping_in(content: Mapping[str, object], key: str) -> Json:
     """What a mapping holds under a key, if that is a mapping; else an empty one."""
     found = content.get(key)
     return found if is_json(found) else {}
