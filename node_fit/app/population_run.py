@@ -213,6 +213,11 @@ def describe_effects(fit: PopulationFit) -> list[str]:
             f"shrinkage {100 * fit.shrinkage[name]:.0f}%): {test}; leave it out of random if it is not needed"
         )
     sentences += [
+        f"the data do not tell that {name} differs between occasions (variance "
+        f"{fit.occasion_variances[name].value:.2g}); leave it out of population.occasions"
+        for name in fit.untold_occasions
+    ]
+    sentences += [
         f"{name} lies at the end of its bounds, {end:g}: the data would have it beyond, or tell nothing of it; change "
         "the bounds, or hold it there with three equal numbers"
         for name, end in fit.at_ends.items()

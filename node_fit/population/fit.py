@@ -439,6 +439,11 @@ class PopulationFit:
             if variance < LEAST_VARIANCE or self.shrinkage[name] > LEAST_TOLD
         ]
 
+    @property
+    def untold_occasions(self) -> list[str]:
+        """The constants of which the data do not tell that they differ between occasions."""
+        return [name for name, each in self.occasion_variances.items() if each.value < LEAST_VARIANCE]
+
     def compare_without(self, name: str) -> Comparison:
         """Fits the model without the effect of a constant, and compares.
 
@@ -716,9 +721,9 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
     effects = [c.name for c in coordinates if c.kind is not None]
     covariances = read_covariance(population.covariance, effects)
     subjects = Subjects.of(model, coordinates, train, has_occasions=has_occasions)
-    if has_occasions and subjects.most_records == 1:
+    if population.occasions and subjects.most_records == 1:
         raise ValueError(
-            f"occasions are records of one subject, which trajectories SUBJECT/RECORD are, and the first ones are "
+            f"occasions are several records of one subject, trajectories SUBJECT/RECORD, and each subject has one: "
             f"{', '.join(train.trajectories[:3])}; name the column that tells them apart, data.occasion=OCC, or leave "
             "occasions out."
         )

@@ -1,6 +1,7 @@
 """Subjects with several records, on which constants differ again: the likelihood in closed form, and a study."""
 
 import functools
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 from scipy.optimize import minimize
 
 import node_fit
+from node_fit.app.population_run import describe_effects
 from node_fit.model.neural_ode import NeuralODE
-from node_fit.population.fit import build_population
+from node_fit.population.fit import PopulationFit, build_population
 from node_fit.population.prediction import KnownPopulation
 from node_fit.population.storage import read_population, write_population
 from node_fit.population.subjects import subject_of
@@ -167,9 +169,29 @@ def test_an_occasion_that_was_not_fitted_has_no_effect_and_all_of_the_variance()
     np.testing.assert_array_equal(covariance, [[4, 3, 0], [3, 7, 0], [0, 0, 1]])
 
 
+def test_occasions_that_the_data_do_not_tell_are_named():
+    variances = {"k": SimpleNamespace(value=1e-7), "v": SimpleNamespace(value=0.1)}
+    fit = SimpleNamespace(
+        occasion_variances=variances,
+        evaluated=False,
+        untold=[],
+        at_ends={},
+        condition_number=1.0,
+        untold_occasions=["k"],
+    )
+    assert PopulationFit.untold_occasions.fget(fit) == ["k"]
+    (sentence,) = describe_effects(fit)
+    assert "k differs between occasions (variance 1e-07); leave it out of population.occasions" in sentence
+
+
+def test_subjects_may_have_one_record_each_where_no_constant_differs_on_another():
+    population = make_population(make_lines(["a/1", "b/1", "c/1", "d/1", "e/1", "f/1"]), occasions=[])
+    assert population.structure.total_effects == 1 and population.subjects.names == tuple("abcdef")
+
+
 def test_what_has_no_occasions_is_refused():
     plain = make_lines(["a", "b", "c", "d", "e", "f"])
-    with pytest.raises(ValueError, match=r"the first ones are a, b, c; .*data\.occasion"):
+    with pytest.raises(ValueError, match=r"each subject has one: a, b, c; .*data\.occasion"):
         make_population(plain)
     with pytest.raises(ValueError, match="occasions names 'k', which does not differ"):
         make_population(make_lines(), occasions=["k"])
