@@ -191,6 +191,8 @@ def check_inside(
     bounds: Bounds,
     name: str,
     place: Callable[[tuple[int, ...]], str] = lambda index: f"at {list(index)}",
+    *,
+    is_logarithmic: bool = False,
 ) -> None:
     """Rejects values on or beyond a bound, which the line can't represent; NaN means missing and passes.
 
@@ -200,6 +202,7 @@ def check_inside(
     - `bounds`: lower and upper bound, `None` for no bound.
     - `name`: what has these values, for the error message: `state 'hare'`.
     - `place`: says where the value of an index is, if there are several.
+    - `is_logarithmic`: whether the bound comes from a logarithmic scale.
 
     **Raises:** `ValueError` that names the first such value and its place.
     """
@@ -210,9 +213,12 @@ def check_inside(
     index = tuple(outside[0].tolist())
     where = f" {place(index)}" if values.size > 1 else ""
     rules = [f"{word} {bound:g}" for word, bound in (("above", lower), ("below", upper)) if bound is not None]
+    source, fix = (
+        ("data.log asks", "leave it out of data.log") if is_logarithmic else ("its bounds ask", "widen the bounds")
+    )
     raise ValueError(
-        f"{name} is {float(values[index]):g}{where}, but its bounds ask for values {' and '.join(rules)}; "
-        "widen the bounds or correct the value."
+        f"{name} is {float(values[index]):g}{where}, but {source} for values {' and '.join(rules)}; "
+        f"{fix} or correct the value."
     )
 
 

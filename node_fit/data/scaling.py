@@ -85,7 +85,7 @@ class Scaling:
         known = (*data.states, *data.inputs)
         log, bounds = [name for name in self.log if name in known], self.bounds.items()
         named = {name: pair for name, pair in bounds if name in known}
-        check_values(data, gather_bounds(log, named, data.states, data.inputs))
+        check_values(data, gather_bounds(log, named, data.states, data.inputs), log)
 
     @property
     def turns(self) -> dict[str, float]:
@@ -273,7 +273,7 @@ def host(array: Array | np.ndarray) -> np.ndarray:
     return np.asarray(array, dtype=np.float64)
 
 
-def check_values(data: Dataset, limits: Mapping[str, Bounds]) -> None:
+def check_values(data: Dataset, limits: Mapping[str, Bounds], log: Sequence[str] = ()) -> None:
     """Refuses values of states and inputs on or beyond their bounds.
 
     **Raises:** `ValueError` that names the state or input, the trajectory and the time.
@@ -285,7 +285,8 @@ def check_values(data: Dataset, limits: Mapping[str, Bounds]) -> None:
 
     for kind, names, values in (("state", data.states, data.ys), ("input", data.inputs, data.us)):
         for index, name in enumerate(names):
-            check_inside(values[..., index], limits.get(name, UNBOUNDED), f"{kind} {name!r}", place)
+            bounds, what = limits.get(name, UNBOUNDED), f"{kind} {name!r}"
+            check_inside(values[..., index], bounds, what, place, is_logarithmic=name in log)
 
 
 def check_columns(values: Float[np.ndarray, " value"], what: str) -> None:

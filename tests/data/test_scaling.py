@@ -75,6 +75,10 @@ def test_states_that_are_not_positive_have_no_logarithm():
         ValueError, match=r"state 'rain' is 0 at t = 101 of trajectory '1', but its bounds ask for values above 0"
     ):
         Scaler.from_dataset(weather(ys=ys), bounds={"rain": POSITIVE})
+    with pytest.raises(
+        ValueError, match=r"but data\.log asks for values above 0; leave it out of data\.log or correct"
+    ):
+        nf.Scaling(log=["rain"]).check(weather(ys=ys))
     ys[1, 2, 1] = np.nan
     Scaler.from_dataset(weather(ys=ys), bounds={"rain": POSITIVE})
 
