@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.optimize import minimize
 
 from ..data.domains import from_line, slope
 from ..likelihood.losses import LEAST_SQUARES
@@ -28,8 +29,10 @@ Host = Float[np.ndarray, "..."]
 MAX_FORWARD = 64
 # Draws may lie so many standard errors from the fit, where held steps meet the tolerance.
 REFINED_REACH = 3.0
-# A parameter of a PEtab problem begins no nearer to a bound than this share of their distance.
-NEAREST_SHARE = 1e-3
+# The search for the mode of a PEtab problem begins no nearer to a bound than this share of their distance.
+NEAREST_SHARE = 0.05
+# What the search takes for minus the logarithm of a density where a solve fails.
+FAILED = 1e10
 
 
 class Density(NamedTuple):
@@ -40,8 +43,8 @@ class Density(NamedTuple):
     - `parameters`: the parameters of an array of coordinates, shape `(..., size)`, on the host.
     - `values`: the constants by name, in the user's units, from an array of parameters.
     - `prior`: the prior in words.
-    - `in_turn`: whether chains run one after the other: a batch of adaptive simulations takes as many steps as the one
-      with the most.
+    - `on_cores`: whether each chain runs on a core of its own, since a batch of adaptive simulations takes as many
+      steps as the one with the most.
     """
 
     log: Callable[[Vector], Float[Array, ""]]
@@ -49,7 +52,7 @@ class Density(NamedTuple):
     parameters: Callable[[Host], Host]
     values: Callable[[Host], dict[str, Host]]
     prior: str
-    in_turn: bool = False
+    on_cores: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,8 +200,17 @@ def density_of_problem(objective: Objective, x: Host) -> Density:
     if not (np.isfinite(lower) & np.isfinite(upper)).all():
         name = objective.names[int(np.argmin(np.isfinite(lower) & np.isfinite(upper)))]
         raise ValueError(f"{name!r} has no finite bounds on its scale, so it has no posterior; give it bounds.")
-    shares = np.clip((x - lower) / (upper - lower), NEAREST_SHARE, 1 - NEAREST_SHARE)
-    center, width = np.log(shares / (1 - shares)), upper - lower
+    shares, width = np.clip((x - lower) / (upper - lower), NEAREST_SHARE, 1 - NEAREST_SHARE), upper - lower
+
+    def log_of_logits(z: Vector) -> Float[Array, ""]:
+        point = jnp.asarray(lower) + jnp.asarray(width) * jax.nn.sigmoid(z)
+        volume = jnp.sum(jax.nn.log_sigmoid(z) + jax.nn.log_sigmoid(-z))
+        value = objective.log_likelihood(point) + objective.trace_log_prior(point) + volume
+        return jnp.where(jnp.isfinite(value), value, -jnp.inf)
+
+    with scope("x64"):
+        center = find_mode(log_of_logits, np.log(shares / (1 - shares)))
+    shares = 1 / (1 + np.exp(-center))
     slopes = width * shares * (1 - shares)
     # The curvature of the coordinate's own density bounds what the data leave open.
     information = objective.fisher_information(lower + width * shares) * np.outer(slopes, slopes)
@@ -206,11 +218,7 @@ def density_of_problem(objective: Objective, x: Host) -> Density:
     root = np.linalg.inv(np.linalg.cholesky(information)).T
 
     def log_of(coordinates: Vector) -> Float[Array, ""]:
-        z = jnp.asarray(center) + jnp.asarray(root) @ coordinates
-        point = jnp.asarray(lower) + jnp.asarray(width) * jax.nn.sigmoid(z)
-        volume = jnp.sum(jax.nn.log_sigmoid(z) + jax.nn.log_sigmoid(-z))
-        value = objective.log_likelihood(point) + objective.trace_log_prior(point) + volume
-        return jnp.where(jnp.isfinite(value), value, -jnp.inf)
+        return log_of_logits(jnp.asarray(center) + jnp.asarray(root) @ coordinates)
 
     def parameters(coordinates: Host) -> Host:
         return lower + width / (1 + np.exp(-(center + coordinates @ root.T)))
@@ -224,4 +232,16 @@ def density_of_problem(objective: Objective, x: Host) -> Density:
             }
 
     prior = "as in the problem's table; others uniform between their bounds"
-    return Density(log_of, len(x), parameters, values, prior, in_turn=True)
+    return Density(log_of, len(x), parameters, values, prior, on_cores=True)
+
+
+def find_mode(log: Callable[[Vector], Float[Array, ""]], start: Host) -> Host:
+    """Where a density is largest near a start, by BFGS: an optimum at a bound is no mode of unbounded coordinates."""
+    gradient = jax.jit(jax.value_and_grad(log))
+
+    def falls(z: Host) -> tuple[float, Host]:
+        value, slope = gradient(jnp.asarray(z))
+        fails = not (np.isfinite(value) and np.isfinite(slope).all())
+        return (FAILED, np.zeros_like(z)) if fails else (-float(value), -np.asarray(slope))
+
+    return np.asarray(minimize(falls, start, jac=True, method="BFGS").x)

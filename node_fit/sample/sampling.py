@@ -1,10 +1,11 @@
 """Draws from a posterior by the No-U-Turn Sampler, from the optimum, with the information there as mass matrix."""
 
-import functools
 import importlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,6 +42,8 @@ LARGEST_RHAT, FEWEST_EFFECTIVE = 1.01, 400
 MAX_HALVINGS = 6
 # Draws of which predictions are made, and the seed of their noise.
 MAX_PREDICTED, NOISE_SEED = 200, 0
+# Coordinates of which warm-up learns all correlations, and not the widths alone.
+MAX_CORRELATED = 64
 NEEDS = 'sampling needs BlackJAX and ArviZ; install them with pip install "node-fit[sample]".'
 
 
@@ -297,19 +300,21 @@ class Chains:
 
 
 def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptance: float, key: PRNGKeyArray) -> Chains:
-    """Adapts the sampler of each chain, and draws; all chains are in one program."""
+    """Adapts the sampler of each chain, and draws."""
     try:
         blackjax: PyTree = importlib.import_module("blackjax")
     except ImportError:
         raise ImportError(NEEDS) from None
     began = time.perf_counter()
-    log, of_each = density.log, map_in_turn if density.in_turn else jax.vmap
+    log = density.log
     start_key, adapt_key, draw_key = jax.random.split(key, 3)
-    starts = jax.jit(of_each(functools.partial(nearer, log)))(jax.random.normal(start_key, (chains, density.size)))
-    adaptation = blackjax.window_adaptation(blackjax.nuts, log, target_acceptance_rate=acceptance)
+    starts = jax.random.normal(start_key, (chains, density.size))
+    adaptation = blackjax.window_adaptation(
+        blackjax.nuts, log, density.size > MAX_CORRELATED, target_acceptance_rate=acceptance
+    )
 
     def adapt(key: PRNGKeyArray, start: Array) -> PyTree:
-        (state, settings), _ = adaptation.run(key, start, warmup)
+        (state, settings), _ = adaptation.run(key, nearer(log, start), warmup)
         return state, settings
 
     def draw(key: PRNGKeyArray, state: PyTree, settings: PyTree) -> PyTree:
@@ -321,12 +326,11 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
 
         return jax.lax.scan(advance, state, jax.random.split(key, draws))[1]
 
-    adapted = jax.block_until_ready(jax.jit(of_each(adapt))(jax.random.split(adapt_key, chains), starts))
-    keys = jax.random.split(draw_key, chains)
-    program: PyTree = jax.jit(of_each(draw))
-    run = program.lower(keys, *adapted).compile()
+    map_chains = map_on_cores if density.on_cores else map_in_batch
+    adapted = map_chains(adapt, jax.random.split(adapt_key, chains), starts)()
+    run = map_chains(draw, jax.random.split(draw_key, chains), *adapted)
     sampling = time.perf_counter()
-    positions, values, diverging = (np.asarray(each) for each in jax.block_until_ready(run(keys, *adapted)))
+    positions, values, diverging = (np.asarray(each) for each in run())
     ended = time.perf_counter()
     return Chains(
         np.asarray(positions, np.float64),
@@ -337,16 +341,28 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
     )
 
 
-def map_in_turn(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """As `jax.vmap`, one after the other."""
+def map_in_batch(function: Callable[..., PyTree], *values: PyTree) -> Callable[[], PyTree]:
+    """A call of a function on all chains at once, compiled."""
+    jitted: PyTree = jax.jit(jax.vmap(function))
+    program: PyTree = jitted.lower(*values).compile()
+    return lambda: jax.block_until_ready(program(*values))
 
-    def step(count: int, own: tuple[PyTree, ...]) -> tuple[int, PyTree]:
-        return count, function(*own)
 
-    def on_all(*values: PyTree) -> PyTree:
-        return jax.lax.scan(step, 0, values)[1]
+def map_on_cores(function: Callable[..., PyTree], *values: PyTree) -> Callable[[], PyTree]:
+    """A call of a function on each chain by a thread of its own, as many at once as there are cores; compiled once."""
+    of_chains = [jax.tree.map(lambda leaf, at=at: leaf[at], values) for at in range(len(values[0]))]
+    jitted: PyTree = jax.jit(function)
+    program: PyTree = jitted.lower(*of_chains[0]).compile()
 
-    return on_all
+    def call_on(own: PyTree) -> PyTree:
+        return jax.block_until_ready(program(*own))
+
+    def call() -> PyTree:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            found = list(pool.map(call_on, of_chains))
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+
+    return call
 
 
 def nearer(log: PyTree, start: Array) -> Array:

@@ -159,6 +159,50 @@ def rows_population(runs: Sequence[Run]) -> Rows:
     ]
 
 
+def draw_theophylline(figure: Any, runs: Sequence[Run]) -> None:
+    frame = pd.read_csv(runs[0].folder / "subjects.csv", dtype={"subject": str})
+    table = pd.read_csv(runs[0].folder.parent / "theophylline.csv", dtype={"ID": str})
+    doses, fit = table.loc[table["AMT"] > 0].set_index("ID")["AMT"], node_fit.read_population(runs[0].folder)
+    left, middle, right = figure.subplots(1, 3)
+    ts = np.linspace(0, 25, 150)
+    ordered = frame.groupby("subject")["observed"].max().sort_values().index
+    for name, colour in zip((ordered[1], ordered[6], ordered[-1]), ACCENTS, strict=False):
+        own = frame.loc[frame["subject"] == name]
+        left.plot(own["TIME"], own["observed"], **DOTS, color=colour)
+        left.plot(ts, fit.predict(with_dose(ts, name, doses[name])).ys[0, :, 0], color=colour, linewidth=1)
+    left.set(title="three of twelve subjects", xlabel="h", ylabel="mg/l", xticks=range(0, 25, 6))
+    middle.plot(frame["individual"], frame["observed"], **DOTS, color=INK)
+    middle.axline((0, 0), slope=1, color=ACCENTS[0], linewidth=1)
+    middle.set(title="all samples", xlabel="predicted by their own constants", ylabel="measured")
+    new = fit.predict(with_dose(ts, "new", doses.mean()))
+    right.plot(frame["TIME"], frame["observed"], **DOTS, color=QUIET)
+    right.fill_between(ts, new.lower[0, :, 0], new.upper[0, :, 0], color=ACCENTS[0], alpha=0.2, linewidth=0)
+    right.plot(ts, new.ys[0, :, 0], color=ACCENTS[0], linewidth=1)
+    right.set(title="a new subject, 90 %", xlabel="h", ylabel="mg/l", xticks=range(0, 25, 6))
+
+
+def with_dose(ts: np.ndarray, subject: str, dose: float) -> node_fit.Dataset:
+    """Times of one subject that swallows a dose at its beginning [mg]."""
+    empty = np.full((1, len(ts), 1), np.nan)
+    data = node_fit.Dataset.from_arrays(ts, empty, states=["c"], trajectories=[subject])
+    return node_fit.with_events(data, [{"time": 0.0, "state": "depot", "add": dose}])
+
+
+def rows_theophylline(runs: Sequence[Run]) -> Rows:
+    found, saem, focei = runs[0].summary["population"], "nlmixr2, SAEM", "nlmixr2, FOCEI"
+    logs = zip(("absorption", "clearance", "volume"), ("ka", "cl", "v"), ("0.464", "1.01", "3.46"), strict=True)
+    variances = {"ka": "0.405", "cl": "0.069", "v": "0.019"}
+    return [
+        ("minus twice the log-likelihood, without its constants", f"{found['objective']:.2f}", "116.81", focei),
+        *((f"log {what}", f"{np.log(found['fixed'][name]):.3f}", other, saem) for what, name, other in logs),
+        *(
+            (f"variance of log {name}", f"{found['variances'][name]:.3f}", own, focei)
+            for name, own in variances.items()
+        ),
+        ("noise [mg/l]", f"{found['noise']['c']['additive']:.3f}", "0.695", focei),
+    ]
+
+
 def draw_robertson(figure: Any, runs: Sequence[Run]) -> None:
     frame = runs[0].predictions().iloc[1:]
     for axis, name, colour in zip(figure.subplots(1, 3), ("y1", "y2", "y3"), ACCENTS, strict=False):
@@ -236,6 +280,7 @@ SUBJECTS = {
     "discovery": Subject(draw_discovery, rows_discovery),
     "kinetics": Subject(draw_kinetics, rows_kinetics, needs=("carotenoids/measurementData_Bruno_JExpBot2016.tsv",)),
     "doses": Subject(draw_doses, rows_doses, makes=("blood.csv", "doses.csv")),
+    "theophylline": Subject(draw_theophylline, rows_theophylline, needs=("theophylline/theophylline.csv",)),
     "population": Subject(draw_population, rows_population, makes=("uptake.csv",)),
     "robertson": Subject(draw_robertson, rows_robertson),
     "lab_table": Subject(draw_lab, rows_lab, makes=("lab.csv",)),

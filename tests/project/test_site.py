@@ -147,7 +147,7 @@ def test_troubleshooting_has_every_verdict():
 
 def test_each_page_of_the_gallery_has_a_command_a_picture_and_figures():
     index, pages = (DOCS / "gallery.md").read_text(), sorted(DOCS.glob("gallery_*.md"))
-    assert len(pages) == 15
+    assert len(pages) == 16
     for page in pages:
         text, picture = page.read_text(), page.with_suffix(".png")
         assert "\npython -m node_fit " in text and f"]({picture.name})" in text and f"]({page.name})" in index

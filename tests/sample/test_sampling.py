@@ -11,7 +11,7 @@ from helpers.petab import write_problem
 
 import node_fit as nf
 from node_fit.runtime.placement import scope
-from node_fit.sample.density import ConstantPrior, log_prior_of_constants, read_priors
+from node_fit.sample.density import ConstantPrior, find_mode, log_prior_of_constants, read_priors
 from node_fit.sample.sampling import Posterior
 from node_fit.uncertainty.linearization import Place
 
@@ -168,8 +168,9 @@ def test_what_has_no_posterior_is_refused(noisy):
 
 
 @pytest.mark.slow
-def test_posterior_of_a_petab_problem_equals_quadrature(tmp_path):
-    """Of x = 2 exp(-k t) with noise of known size, and log10 k uniform."""
+@pytest.mark.parametrize("lower", [0.01, 0.6])
+def test_posterior_of_a_petab_problem_equals_quadrature(tmp_path, lower):
+    """Of x = 2 exp(-k t) with noise of known size, and log10 k uniform; also where the best k is at a bound."""
     times, values = np.array([0.5, 1.0, 2.0, 3.0]), np.array([1.6, 1.15, 0.8, 0.4])
     rows = "".join(f"y\tonly\t{time}\t{value}\n" for time, value in zip(times, values, strict=True))
     path = write_problem(
@@ -179,10 +180,10 @@ def test_posterior_of_a_petab_problem_equals_quadrature(tmp_path):
         measurements_tsv="observableId\tsimulationConditionId\ttime\tmeasurement\n" + rows,
         observables_tsv="observableId\tobservableFormula\tnoiseFormula\ny\tx\t0.2\n",
         parameters_tsv="parameterId\tparameterScale\tlowerBound\tupperBound\tnominalValue\testimate\n"
-        "k\tlog10\t0.01\t10\t0.5\t1\n",
+        f"k\tlog10\t{lower}\t10\t0.7\t1\n",
     )
-    posterior = nf.sample(nf.read_petab(path), draws=600, warmup=200, chains=2)
-    logs = np.linspace(-2, 1, 4001)
+    posterior = nf.sample(nf.fit_petab(nf.read_petab(path)), draws=600, warmup=200, chains=2)
+    logs = np.linspace(np.log10(lower), 1, 4001)
     misfit = (values - 2 * np.exp(-(10 ** logs[:, None]) * times)) / 0.2
     weights = np.exp(-0.5 * (misfit**2).sum(axis=1))
     mean = np.average(10**logs, weights=weights)
@@ -190,6 +191,14 @@ def test_posterior_of_a_petab_problem_equals_quadrature(tmp_path):
     drawn = posterior.constants["k"]
     assert drawn.mean() == pytest.approx(mean, abs=0.15 * deviation)
     assert drawn.std() == pytest.approx(deviation, rel=0.15)
+
+
+def test_the_mode_between_bounds_is_found_from_one_of_them():
+    """Of the normal density of p = logistic(z) around 1.2, beyond the bound of 1, in the coordinate z."""
+    with scope("x64"):
+        mode = find_mode(lambda z: jnp.sum(-(((jax.nn.sigmoid(z) - 1.2) / 0.3) ** 2) / 2 - jnp.abs(z)), np.array([2.9]))
+        sigmoid = 1 / (1 + np.exp(-mode))
+    assert (1.2 - sigmoid) / 0.09 * sigmoid * (1 - sigmoid) == pytest.approx(1.0, abs=1e-4) and mode[0] > 0
 
 
 @pytest.mark.parametrize("bounds", [(None, None), (0.0, None), (0.0, 8.0)])
