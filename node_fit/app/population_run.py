@@ -2,23 +2,25 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, Splits
 from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
 from ..fitting.progress import Display
+from ..options.options import Options
 from ..plots.curves import TRAIN, Curves
 from ..plots.figures import check_known_names, plot_fit, plot_starts
 from ..plots.population import PredictiveBands, plot_observed, plot_predictive_check
 from ..population.effects import RandomEffects
 from ..population.fit import INTERVAL_LEVEL, MixedEffects, PopulationFit, fit_population
+from ..population.likelihood import Watch, watch_nothing
 from ..population.prediction import draw_curves
 from ..population.search import Optimum
 from ..population.storage import write_population
@@ -33,6 +35,35 @@ from .config.composition import ConfigError
 from .console import pluralize
 from .run_directory import RunDirectory, write_config
 from .run_logger import Interruption
+
+
+class PopulationTask(NamedTuple):
+    """What a config asks to be fitted as a population: the data, of which none are held out, and how."""
+
+    splits: Splits
+    notes: Sequence[str]
+    random: RandomEffects
+    settings: MixedEffects
+    options: Options
+
+    @staticmethod
+    def of(config: DictConfig) -> "PopulationTask":
+        parts = build_parts(replace_precision(config))
+        settings = settings_of(config)
+        with errors_of_data():
+            splits, notes = replace(parts.data, split=parts.data.split.with_shares(0.0)).load_and_tell()
+        random = cast(RandomEffects, OmegaConf.to_container(config.random))
+        return PopulationTask(splits, notes, random, settings, parts.options)
+
+    def fit(
+        self,
+        tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
+        watch: Watch = watch_nothing,
+    ) -> PopulationFit:
+        """Fits the population; arguments as of `fit_population`."""
+        _, _, random, settings, options = self
+        data = self.splits.train
+        return fit_population(data, random=random, population=settings, options=options, tell=tell, watch=watch)
 
 
 @dataclass
@@ -59,27 +90,20 @@ class PopulationRun:
         check_top(config)
         files.check_unused()
         keep_programs(config.compile_cache)
-        parts = build_parts(replace_precision(config))
-        settings = settings_of(config)
+        task = PopulationTask.of(config)
+        train = task.splits.train
         with errors_of_data():
-            splits, notes = replace(parts.data, split=parts.data.split.with_shares(0.0)).load_and_tell()
-            check_known_names(trajectories_to_plot(config) or (), splits.train.trajectories)
-        files.write_record(self.record, splits.named())
+            check_known_names(trajectories_to_plot(config) or (), train.trajectories)
+        files.write_record(self.record, task.splits.named())
         write_file(files.config, write_config(config).encode())
         self.say(f"run: {files.path}")
-        train = splits.train
-        self.say(f"node_fit: {extent_of(train, settings)}, {int(np.isfinite(train.ys).sum())} measurements; x64")
-        for note in notes:
+        self.say(f"node_fit: {extent_of(train, task.settings)}, {int(np.isfinite(train.ys).sum())} measurements; x64")
+        for note in task.notes:
             self.say(note)
         with Display(self.console) as display, Interruption(self.say, self.leave):
             display.say("preparing the population")
-            fit = fit_population(
-                train,
-                random=cast(RandomEffects, OmegaConf.to_container(config.random)),
-                population=settings,
-                options=parts.options,
-                tell=functools.partial(self.tell_start, parts.options.restarts),
-                watch=Evaluations(display.say),
+            fit = task.fit(
+                tell=functools.partial(self.tell_start, task.options.restarts), watch=Evaluations(display.say)
             )
             display.say("describing the population")
             self.finish(fit)

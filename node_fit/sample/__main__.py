@@ -15,10 +15,12 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from ..app.config.build import build_parts, errors_of_data
+from ..app.config.build import build_parts, errors_of_data, is_population
 from ..app.console import make_console
+from ..app.population_run import PopulationTask
 from ..app.run_directory import CONFIG, RunDirectory
 from ..app.run_logger import Interruption
+from ..data.dataset import Splits
 from ..data.facts import Facts
 from ..discover.__main__ import with_data_of
 from ..fitting.progress import Display
@@ -26,6 +28,7 @@ from ..fitting.resolve import resolve
 from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
 from ..petab.tables import read_petab
+from ..population.fit import PopulationFit
 from ..report.run_files import read_json
 from ..runtime.compilation import keep_programs
 from ..runtime.placement import scope
@@ -97,16 +100,19 @@ def sample_run(run: Path, settings: Json) -> Posterior:
         return sample(reopen_fit(run, config), **settings)
 
 
-def reopen_fit(run: Path, config: DictConfig) -> Fit:
-    """The fit of a run, of its model, config and data.
+def reopen_fit(run: Path, config: DictConfig) -> Fit | PopulationFit:
+    """The fit of a run, of its model, config and data; a population is fitted again, which takes as long.
 
     **Raises:** `ValueError` if the data are no longer those of the run.
     """
+    if is_population(config):
+        task = PopulationTask.of(config)
+        check_record(run, task.splits)
+        return task.fit()
     parts = build_parts(config)
     with errors_of_data():
         splits = parts.load_and_tell()[0]
-    if not RunDirectory(run).was_fitted_to(splits.train):
-        raise ValueError(f"what data.path of {run / CONFIG} names is not what the model was fitted to, by its record.")
+    check_record(run, splits)
     model = load(RunDirectory(run).model, extensions=list(config.extensions))
     single = (model.center or model.members[0]) if isinstance(model, Ensemble) else model
     facts, summary = Facts.of(splits.train, splits.validation), read_json(run / "summary.json")
@@ -125,6 +131,12 @@ def reopen_fit(run: Path, config: DictConfig) -> Fit:
         data=splits.named(),
         options=options,
     )
+
+
+def check_record(run: Path, splits: Splits) -> None:
+    """Refuses other data than those that a run was fitted to."""
+    if not RunDirectory(run).was_fitted_to(splits.train):
+        raise ValueError(f"what data.path of {run / CONFIG} names is not what the model was fitted to, by its record.")
 
 
 def chosen_ridge(summary: Json) -> float:

@@ -26,11 +26,13 @@ from ..model.neural_ode import NeuralODE
 from ..petab.fitting import PEtabFit
 from ..petab.objective import Objective
 from ..petab.tables import Problem
+from ..population.fit import PopulationFit
 from ..runtime.placement import scope, scope_of
 from ..runtime.validation import check_argument
 from ..uncertainty.confidence import at
 from ..uncertainty.linearization import Information
 from .density import Density, density_of_fit, density_of_problem
+from .population import density_of_population
 
 if TYPE_CHECKING:
     import pandas
@@ -42,8 +44,10 @@ LARGEST_RHAT, FEWEST_EFFECTIVE = 1.01, 400
 MAX_HALVINGS = 6
 # Draws of which predictions are made, and the seed of their noise.
 MAX_PREDICTED, NOISE_SEED = 200, 0
-# Coordinates of which warm-up learns all correlations, and not the widths alone.
-MAX_CORRELATED = 64
+# Warm-up learns correlations, and not the widths alone, where it has so many steps for each coordinate: its first
+# windows have few draws.
+STEPS_FOR_CORRELATIONS = 50
+SAMPLED = "a fit, a population's or a PEtab fit, or a PEtab problem"
 NEEDS = 'sampling needs BlackJAX and ArviZ; install them with pip install "node-fit[sample]".'
 
 
@@ -68,7 +72,7 @@ class Posterior:
     - `parameters`: those of all parameters, shape `(chain, draw, parameter)`.
     - `log_density`, `diverging`: of each draw, shape `(chain, draw)`.
     - `prior`: in words. `seconds`: of warm-up and draws, with compiling; `sampling_seconds`: of the draws alone.
-    - `fit`: what was drawn from; None of a PEtab problem.
+    - `fit`: what was drawn from; None of a population or a PEtab problem.
     """
 
     constants: Mapping[str, Float[np.ndarray, "chain draw"]]
@@ -156,10 +160,13 @@ class Posterior:
 
         **Returns:** shape `(draw, trajectory, time, state)`.
 
-        **Raises:** `ValueError` for a PEtab problem.
+        **Raises:** `ValueError` for a population or a PEtab problem.
         """
         if self.fit is None:
-            raise ValueError("predictions of draws need a fit to data; simulate a PEtab problem by its objective.")
+            raise ValueError(
+                "draws of a population or a PEtab problem predict nothing here; use the population's fit.predict, or "
+                "the problem's objective."
+            )
         flat = self.parameters.reshape(-1, self.parameters.shape[2])
         chosen = flat[np.linspace(0, len(flat) - 1, min(size, len(flat))).astype(int)]
         information, rng = Information(self.fit.evidence), np.random.default_rng(NOISE_SEED)
@@ -206,7 +213,7 @@ def draw_measurements(
 
 
 def sample(
-    fit: Fit | PEtabFit | Problem | Objective,
+    fit: Fit | PopulationFit | PEtabFit | Problem | Objective,
     *,
     draws: int = 1000,
     chains: int = 4,
@@ -227,7 +234,8 @@ def sample(
 
     **Arguments:**
 
-    - `fit`: of known or hybrid equations; or a PEtab fit, or a PEtab problem with stored parameters.
+    - `fit`: of known or hybrid equations; or of a population, whose subjects' effects are drawn, too; or a PEtab fit,
+      or a PEtab problem with stored parameters.
     - `draws`, `chains`, `warmup`: draws of each chain, chains, and steps before the draws that adapt the sampler.
     - `acceptance`: the share of steps to accept; a higher one takes smaller steps.
     - `prior`: of constants by name, such as `{"k": ("lognormal", -1.0, 0.5)}`, in the user's units; others are flat,
@@ -245,7 +253,7 @@ def sample(
         raise ValueError(f"draws, chains and warmup must be at least 4, 2 and 20, got {draws}, {chains}, {warmup}.")
     if not 0 < acceptance < 1:
         raise ValueError(f"acceptance must be above 0 and below 1, got {acceptance}.")
-    check_argument("fit", fit, Fit | PEtabFit | Problem | Objective, "a fit, a PEtab fit or a PEtab problem")
+    check_argument("fit", fit, Fit | PopulationFit | PEtabFit | Problem | Objective, SAMPLED)
     density, place = density_and_scope(fit, prior)
     with place:
         chain = draw_chains(density, draws, chains, warmup, acceptance, jax.random.key(seed))
@@ -273,12 +281,15 @@ def constants_shape(constants: Mapping[str, np.ndarray]) -> tuple[int, ...]:
 
 
 def density_and_scope(
-    fit: Fit | PEtabFit | Problem | Objective, prior: Mapping[str, Sequence[object]] | None
+    fit: Fit | PopulationFit | PEtabFit | Problem | Objective, prior: Mapping[str, Sequence[object]] | None
 ) -> tuple[Density, AbstractContextManager[None]]:
     """The posterior density, and the precision in which it is traced."""
     if isinstance(fit, Fit):
         with scope_of(fit.evidence.model):
             return density_of_fit(fit.evidence, prior), scope_of(fit.evidence.model)
+    if isinstance(fit, PopulationFit):
+        with scope("x64"):
+            return density_of_population(fit, prior), scope("x64")
     if prior:
         raise ValueError("a PEtab problem has priors of its own; write them in its table of parameters.")
     objective = fit.objective if isinstance(fit, PEtabFit) else fit if isinstance(fit, Objective) else Objective(fit)
@@ -309,9 +320,8 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
     log = density.log
     start_key, adapt_key, draw_key = jax.random.split(key, 3)
     starts = jax.random.normal(start_key, (chains, density.size))
-    adaptation = blackjax.window_adaptation(
-        blackjax.nuts, log, density.size > MAX_CORRELATED, target_acceptance_rate=acceptance
-    )
+    is_diagonal = warmup < STEPS_FOR_CORRELATIONS * density.size
+    adaptation = blackjax.window_adaptation(blackjax.nuts, log, is_diagonal, target_acceptance_rate=acceptance)
 
     def adapt(key: PRNGKeyArray, start: Array) -> PyTree:
         (state, settings), _ = adaptation.run(key, nearer(log, start), warmup)

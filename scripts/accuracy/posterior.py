@@ -2,6 +2,7 @@
 
     python scripts/accuracy/posterior.py                      # a decay, beside quadrature
     python scripts/accuracy/posterior.py problem.yaml         # a PEtab problem, from its best fit of several starts
+    python scripts/accuracy/posterior.py theophylline.csv     # a population with three effects, in NONMEM's columns
 
 The table has a row for each constant: median and 95 % interval, and for the decay those of quadrature on a grid.
 """
@@ -40,16 +41,35 @@ def problem(path, starts, settings):
     return node_fit.sample(fit, **settings), {}
 
 
+def population(path, settings):
+    """One compartment with absorption, three log-normal effects, additive noise."""
+    table = node_fit.NONMEM(path=path, time="TIME", trajectory="ID", compartments=["depot", "c"], states=["c"])
+    equations = {"depot": "-ka*depot", "c": "ka*depot/v - cl/v*c"}
+    field = functools.partial(node_fit.Known, equations=equations, constants=dict.fromkeys(("ka", "cl", "v"), 1.0))
+    return node_fit.sample(
+        node_fit.fit_population(table.read(path), random=["ka", "cl", "v"], field=field), **settings
+    ), {}
+
+
+def draw(given, settings):
+    """Draws, and quantiles by quadrature where they are known."""
+    if given.data is None:
+        return decay(settings)
+    if given.data.suffix == ".csv":
+        return population(str(given.data), settings)
+    return problem(given.data, given.starts, settings)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problem", type=Path, nargs="?")
+    parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--starts", type=int, default=3)
     for name, value in (("draws", 1000), ("chains", 4), ("warmup", 500), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--acceptance", type=float, default=0.8)
     given = parser.parse_args()
     settings = {key: getattr(given, key) for key in ("draws", "chains", "warmup", "acceptance", "seed")}
-    posterior, exact = decay(settings) if given.problem is None else problem(given.problem, given.starts, settings)
+    posterior, exact = draw(given, settings)
     print(f"{'constant':24} {'median':>11} {'2.5 %':>11} {'97.5 %':>11} {'R-hat':>7} {'effective':>9}")
     for name, (low, middle, high) in posterior.quantiles().items():
         rhat, effective = posterior.rhat[name], posterior.effective[name]
