@@ -19,7 +19,7 @@ ROOT_FLOOR = 1e-12
 # curvature is 1 there, to four digits.
 FAR_TAIL = -100.0
 # Of a narrower interval, times its distance, a series of the density is more exact than a difference of probabilities.
-NARROW = 0.02
+NARROW_INTERVAL = 0.02
 # So near to the middle of an interval, a series is more exact than the root of a difference.
 NEAR_MIDDLE = 0.03
 
@@ -60,8 +60,8 @@ def log_probability_within(off: Distance, width: Distance) -> Distance:
     """
     # An absolute value would have no curvature at 0.
     off = jnp.where(off < 0, -off, off)
-    is_narrow = width * (1 + off) < NARROW
-    thin, wide = jnp.where(is_narrow, width, NARROW), jnp.where(is_narrow, 1, width)
+    is_narrow = width * (1 + off) < NARROW_INTERVAL
+    thin, wide = jnp.where(is_narrow, width, NARROW_INTERVAL), jnp.where(is_narrow, 1, width)
     narrow = norm.logpdf(off) + jnp.log(thin) + jnp.log1p((off**2 - 1) * thin**2 / 24)
     upper = log_probability(wide / 2 - off)
     # The slope of the logarithm is more than the distance, which holds where the difference is rounding errors.

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from scipy.integrate import quad
 
-from node_fit.likelihood.limits import NARROW, NEAR_MIDDLE, deviance_root, log_probability_within
+from node_fit.likelihood.limits import NARROW_INTERVAL, NEAR_MIDDLE, deviance_root, log_probability_within
 from node_fit.likelihood.losses import Predictors, Squares, differentiate_likelihood
 from node_fit.runtime.placement import scope
 
@@ -105,5 +105,5 @@ def test_series_meet_what_they_stand_for():
         off = NEAR_MIDDLE / (1 + width / 2) * ends
         low, high = np.asarray(deviance_root(jnp.asarray(off), jnp.full(2, width)))
         assert low == pytest.approx(high, rel=1e-6)
-    low, high = np.asarray(log_probability_within(jnp.full(2, 0.7), jnp.asarray(NARROW / 1.7 * ends)))
+    low, high = np.asarray(log_probability_within(jnp.full(2, 0.7), jnp.asarray(NARROW_INTERVAL / 1.7 * ends)))
     assert low == pytest.approx(high, rel=1e-8)
