@@ -204,6 +204,8 @@ def draw_checks(fit: PopulationFit, files: RunDirectory) -> None:
         values, typical, individual = (own[name].to_numpy() for name in ("observed", "population", "individual"))
         exact = own["observed"].where(own["limit"] == "").to_numpy() if "limit" in own else values
         plot_observed(exact, typical, individual, files.plots / f"observed{suffix}.png", label=label)
+        if "other_end" in own:
+            values = own["other_end"].add(own["observed"]).div(2).fillna(own["observed"]).to_numpy()
         check = fit.check_by_simulation(channel)
         bands = PredictiveBands(check.times, check.observed, check.lower, check.middle, check.upper)
         time_label = f"{fit.data.time} [{units[fit.data.time]}]" if fit.data.time in units else fit.data.time

@@ -253,7 +253,8 @@ def fingerprint_data(data: Dataset) -> Json:
     sigma = () if data.sigma is None else (data.sigma,)
     events = () if data.events is None else (data.events.factor, data.events.shift)
     censored = () if data.censored is None else (data.censored,)
-    for array in (data.ts, data.ys, data.us, data.lengths, data.scored, *sigma, *events, *censored):
+    ends = () if data.other_end is None else (data.other_end,)
+    for array in (data.ts, data.ys, data.us, data.lengths, data.scored, *sigma, *events, *censored, *ends):
         total.update(f"{array.dtype}{array.shape}".encode())
         total.update(np.ascontiguousarray(array).tobytes())
     total.update("".join(data.events.states if data.events else ()).encode())

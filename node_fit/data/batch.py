@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -51,6 +52,8 @@ class Batch(eqx.Module):
     - `driven`: whether an input changes within a trajectory, or a state jumps.
     - `jumps`: jumps of states just after rows, shape `(trajectory, time, state)`; None if there are no events.
     - `censored`: -1 where a value is below what was written, 1 where it is above, else 0; None if all are exact.
+    - `width`: how far below or above that it may lie, in the unit of `ys`; infinite where there is no other end, None
+      if nowhere is one.
     """
 
     ts: Float[AnyArray, "trajectory time"]
@@ -69,12 +72,20 @@ class Batch(eqx.Module):
     deviation: Float[AnyArray, "trajectory 1 channel"] | None = None
     jumps: Jumps | None = None
     censored: Int[AnyArray, "trajectory time channel"] | None = None
+    width: Float[AnyArray, "trajectory time channel"] | None = None
 
     def weighted(
         self, residuals: Float[AnyArray, "trajectory time channel"]
     ) -> Float[AnyArray, "trajectory time channel"]:
         """Residuals over what is known of their standard deviations."""
         return residuals if self.weight is None else residuals * self.weight
+
+    @property
+    def middles(self) -> Float[AnyArray, "trajectory time channel"]:
+        """`ys`, with the middles of intervals where censored values lie in one."""
+        if self.width is None or self.censored is None:
+            return self.ys
+        return self.ys + self.censored * jnp.where(jnp.isfinite(self.width), self.width / 2, 0)
 
     @property
     def times(self) -> Float[AnyArray, "trajectory time"]:
@@ -122,7 +133,16 @@ class Batch(eqx.Module):
             weight=None if data.sigma is None else noise_weights(data, scaler),
             jumps=None if data.events is None or jumps is None else jumps(data.events),
             censored=data.censored,
+            width=None if data.other_end is None else scaled_widths(data, scaler),
         )
+
+
+def scaled_widths(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time channel"]:
+    """The widths of intervals in scaled units; infinite where there is no other end, or none that the scale reaches."""
+    assert data.other_end is not None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        width = np.abs(scaler.scale_states(data.other_end) - scaler.scale_states(data.ys))
+    return np.where(np.isfinite(width), width, np.inf)
 
 
 def first_rows(batch: Batch, rows: int) -> Batch:
@@ -144,6 +164,7 @@ def first_rows(batch: Batch, rows: int) -> Batch:
         weight=None if batch.weight is None else part(batch.weight, True),
         jumps=batch.jumps and jax.tree.map(lambda x: part(x, True), batch.jumps),
         censored=None if batch.censored is None else part(batch.censored, False),
+        width=None if batch.width is None else part(batch.width, True),
     )
 
 

@@ -81,6 +81,8 @@ class Dataset(Trajectories):
     - `notes`: what was recognised as a table was read, each in a sentence that names what says otherwise.
     - `censored`: -1 where a value is below what `ys` has, 1 where it is above, else 0; None if all are exact.
     - `noise`: formulas of the standard deviation, by state, in place of `sigma`.
+    - `other_end`: the other end of the interval in which a censored value lies, of the shape of `ys`, NaN where there
+      is none; None if nowhere is one.
 
     **Raises:** `ValueError` that names the trajectory and the row.
     """
@@ -159,7 +161,8 @@ class Dataset(Trajectories):
           the real line: 0.1 is then a tenth of the value. Constants of its noise are fitted where it is a formula, by
           name (`additive`, `proportional`, `combined`, `power`, `lognormal`) or as text, such as
           `{"y": "s0 + s1*y"}`, in which `y` is the predicted value.
-        - `censored`: whether states may be limits, such as `<0.5` or `>100`, beyond which the values lie.
+        - `censored`: whether states may be limits, such as `<0.5` or `>100`, beyond which the values lie, or intervals
+          such as `0.2..0.5`, within which they lie.
         - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
         - `time_of_day`: the column of times of day, if that of times holds dates alone.
         - `occasion`: column that tells several records of a subject apart, which `trajectory` names: the records are

@@ -10,7 +10,7 @@ import numpy as np
 from .dataset import Dataset
 from .table_source import Table, with_events
 from .tables.reading import find_files
-from .tables.table import list_names, split_sign
+from .tables.table import limit_kind, list_names, parts_of_cell
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +63,7 @@ def is_dosing_table(names: Sequence[str]) -> bool:
 class NONMEM(Table):
     """Subjects, doses and measurements in one table, with NONMEM's columns.
 
-    These are ID, TIME, DV, AMT, EVID, CMT, MDV, DVID, RATE, DUR, II, ADDL, SS and CENS.
+    These are ID, TIME, DV, AMT, EVID, CMT, MDV, DVID, RATE, DUR, II, ADDL, SS, CENS and LIMIT.
 
     A dose at CMT n goes into the n-th state of the equations, and DV at CMT n measures that state; DVID names what DV
     measures, or counts `states`. A dose with RATE or DUR is an infusion: the input `infusion_STATE` is its rate, which
@@ -134,7 +134,7 @@ class NONMEM(Table):
         if self.occasion is not None:
             frame["subject"] += "/" + find_occasions(frame, self.occasion, path)
         frame["side"] = self.read_sides(frame)
-        for name in ("TIME", "DV", "AMT", "EVID", "MDV", "RATE", "DUR", "II", "ADDL", "SS"):
+        for name in ("TIME", "DV", "LIMIT", "AMT", "EVID", "MDV", "RATE", "DUR", "II", "ADDL", "SS"):
             if name in frame:
                 frame[name] = read_column(frame, name)
         if frame["TIME"].isna().any():
@@ -143,27 +143,30 @@ class NONMEM(Table):
         return frame
 
     def read_sides(self, frame: "pandas.DataFrame") -> list[int]:
-        """On which side of DV the value of each row lies, -1 below, 1 above, else 0: by CENS, or by signs of DV such as
-        `<0.5`, which are taken away where `censored` allows them.
+        """On which side of DV the value of each row lies, -1 below, 1 above, else 0: by CENS, or by cells of DV such as
+        `<0.5` or `0.2..0.5`, which become a plain DV and LIMIT where `censored` allows them.
 
         **Raises:** `ValueError` that names the row.
         """
         marks = {"0": 0, "": 0, ".": 0, "1": -1, "-1": 1}
         sides: list[int] = []
         values: list[str] = []
+        others: list[str] = []
         for _, row in frame.iterrows():
             mark, where = str(row.get("CENS", "0")).strip().removesuffix(".0"), row["where"]
             if mark not in marks:
                 raise ValueError(f"{where} has CENS {mark!r}; it is 1 (below DV), -1 (above DV) or 0 (DV itself).")
-            if marks[mark] and plain(str(row.get("LIMIT", ""))) not in ("", ".", "NA", "NaN"):
+            parts = parts_of_cell(str(row["DV"])) if self.censored else [str(row["DV"])]
+            other = parts[0] if ".." in parts else str(row.get("LIMIT", ""))
+            if "CENS" not in frame and len(parts) == 1 and not is_no_number(other):
                 raise ValueError(
-                    f"{where} has LIMIT, the other end of an interval, which is not supported; leave the column out, "
-                    "so that the value lies anywhere beyond DV."
+                    f"{where} has LIMIT, and the table has no CENS, which says that a value lies between LIMIT and DV; "
+                    "add CENS: 1 where LIMIT is below DV, -1 where above, and 0 where DV is the value."
                 )
-            sign, number = split_sign(str(row["DV"])) if self.censored else ("", str(row["DV"]))
-            sides.append({"<": -1, "≤": -1, ">": 1, "≥": 1}[sign[0]] if sign else marks[mark])
-            values.append(number)
-        frame["DV"] = values
+            sides.append(marks[mark] if len(parts) == 1 else 1 if parts[0][0] in ">≥" else -1)
+            values.append(parts[-1])
+            others.append(other)
+        frame["DV"], frame["LIMIT"] = values, others
         return sides
 
     def state_at(self, cell: object, where: str) -> str:
@@ -240,7 +243,7 @@ class NONMEM(Table):
             while (subject, at, state) in dosed or state in cell:
                 at += LATER * duration
                 cell = table.setdefault((subject, at), {column: given[column] for column in extra})
-            cell[state] = row["DV"] if row["side"] == 0 else f"{'<' if row['side'] < 0 else '>'}{row['DV']!r}"
+            cell[state] = row["DV"] if row["side"] == 0 else censored_cell(row)
         last = rows.groupby("subject")["TIME"].max()
         moments = [(subject, at) for (subject, _), rates in doses.rates.items() for rate in rates for at in rate[:2]]
         moments += [(str(event["trajectory"]), float(str(event["time"]))) for event in doses.jumps]
@@ -291,6 +294,27 @@ def plain(text: str) -> str:
     return text.removesuffix(".0") if text.removesuffix(".0").isdigit() else text
 
 
+def is_no_number(text: str) -> bool:
+    """Whether a cell holds no number: a dot or nothing."""
+    return text.strip() in ("", ".", "NA", "NaN")
+
+
+def censored_cell(row: "pandas.Series") -> str:
+    """What a row says of a value that is known by a limit, `<0.5`, or by an interval, `0.2..0.5`.
+
+    **Raises:** `ValueError` that names the row, if LIMIT is on the wrong side of DV.
+    """
+    side, value, other = int(row["side"]), float(row["DV"]), float(row["LIMIT"])
+    if not np.isfinite(other):
+        return f"{'<' if side < 0 else '>'}{value!r}"
+    if not side * (other - value) > 0:
+        raise ValueError(
+            f"{row['where']} has LIMIT {other:g} and DV {value:g}; LIMIT is the {'lower' if side < 0 else 'upper'} end "
+            f"of the interval where CENS is {-side}. Exchange them, or change the sign of CENS."
+        )
+    return f"{min(value, other)!r}..{max(value, other)!r}"
+
+
 def read_column(frame: "pandas.DataFrame", name: str) -> list[float]:
     """A column of numbers, in which a dot or nothing is missing.
 
@@ -299,10 +323,10 @@ def read_column(frame: "pandas.DataFrame", name: str) -> list[float]:
     found: list[float] = []
     for text, where in zip(frame[name], frame["where"], strict=True):
         try:
-            found.append(float("nan") if text.strip() in ("", ".", "NA", "NaN") else float(text))
+            found.append(float("nan") if is_no_number(text) else float(text))
         except ValueError:
-            is_limit = name == "DV" and split_sign(text)[0]
-            fix = "set data.censored=true if it is a limit of detection" if is_limit else "correct it, or write a dot"
+            is_limit = name == "DV" and len(parts_of_cell(text)) > 1
+            fix = f"set data.censored=true if it is {limit_kind(text)}" if is_limit else "correct it, or write a dot"
             raise ValueError(f"{where}, column {name}: {text!r} is not a number; {fix}.") from None
     return found
 

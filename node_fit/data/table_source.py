@@ -60,7 +60,7 @@ class Table:
     - `noise_seed`: seed of that noise.
     - `split`: how to split the data.
     - `sigma`: standard deviation of the measurements, as in `Dataset.from_file`.
-    - `censored`: whether states may be limits, such as `<0.5`, as in `Dataset.from_file`.
+    - `censored`: whether states may be limits, such as `<0.5`, or intervals, as in `Dataset.from_file`.
     - `events`: doses, resets and switches: a file with the columns of the time, of the trajectory (if there are
       several), `state`, and `add`, `set` or `multiply`; or a list of such rows, as in `with_events`.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
@@ -288,7 +288,7 @@ def add_noise(data: Dataset, noise: float, seed: int) -> Dataset:
     if noise == 0:
         return data
     draws = np.random.default_rng(seed).standard_normal(data.ys.shape)
-    return replace(data, ys=data.ys + noise * np.nanstd(data.ys, axis=(0, 1)) * draws)
+    return data.shifted(noise * np.nanstd(data.ys, axis=(0, 1)) * draws)
 
 
 def read_events(
@@ -444,6 +444,7 @@ def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
         scored=whole("scored", 0.0).astype(bool),
         sigma=None if data.sigma is None else whole("sigma", 1.0),
         censored=None if data.censored is None else whole("censored", 0.0).astype(np.int8),
+        other_end=None if data.other_end is None else whole("other_end", np.nan),
     )
 
 
@@ -486,6 +487,8 @@ def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownE
         parts["sigma"] = merged(data.sigma[index, :length], 1.0)
     if data.censored is not None:
         parts["censored"] = merged(data.censored[index, :length].astype(float), 0.0)
+    if data.other_end is not None:
+        parts["other_end"] = merged(data.other_end[index, :length], np.nan)
     return parts
 
 

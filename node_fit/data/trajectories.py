@@ -202,12 +202,20 @@ def check_trajectory(data: "Trajectories", row: int, name: str) -> None:
         )
 
 
-def as_marks(censored: ArrayLike, ts: ArrayLike, ys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Marks of censored values in the shape of the states."""
-    series = as_series(with_column(censored, ts), rank=2, name="censored")
-    if len(series) != len(ys) or any(len(marks) != length for marks, length in zip(series, lengths, strict=True)):
-        raise ValueError("censored must have the form of ys, a mark for each value.")
-    return pad(series, int(ys.shape[1]), 0.0).astype(np.int8)
+def padded_like(
+    ys: np.ndarray, given: ArrayLike, ts: ArrayLike, lengths: np.ndarray, name: str, fill: float
+) -> np.ndarray:
+    """Numbers that belong to values, such as marks, in the shape of the padded states."""
+    series = as_series(with_column(given, ts), rank=2, name=name)
+    if len(series) != len(ys) or any(len(each) != length for each, length in zip(series, lengths, strict=True)):
+        raise ValueError(f"{name} must have the form of ys, a number for each value.")
+    return pad(series, int(ys.shape[1]), fill)
+
+
+def finite_ends(other_end: np.ndarray) -> np.ndarray | None:
+    """Other ends of intervals, NaN where there is none; None if there is none anywhere."""
+    is_end = np.isfinite(other_end)
+    return np.where(is_end, other_end, np.nan) if is_end.any() else None
 
 
 def check_sigma(data: "Trajectories") -> None:
@@ -233,6 +241,23 @@ def check_censored(data: "Trajectories") -> None:
         raise ValueError(f"censored has shape {data.censored.shape}, but the states have {data.ys.shape}.")
     if not np.isin(data.censored, (-1, 0, 1)).all():
         raise ValueError("censored must be -1 (below the value), 1 (above it) or 0 everywhere.")
+
+
+def check_other_end(data: "Trajectories") -> None:
+    """Refuses other ends of intervals that do not lie where the marks of censored values say."""
+    if data.other_end is None:
+        return
+    if data.censored is None or data.other_end.shape != data.ys.shape:
+        raise ValueError("other_end needs censored beside it, both in the form of ys: -1 where a value is below that.")
+    wrong = np.argwhere(data.censored * (data.other_end - data.ys) <= 0)
+    if len(wrong):
+        row, at, channel = wrong[0]
+        raise ValueError(
+            f"other_end of {data.states[channel]!r} in trajectory {data.trajectories[row]!r} is "
+            f"{data.other_end[row, at, channel]:g} at row {at}, and the value {data.ys[row, at, channel]:g} with the "
+            f"mark {data.censored[row, at, channel]}; it is less than the value where censored is -1, more where it is "
+            "1, and NaN elsewhere."
+        )
 
 
 def check_events(data: "Trajectories") -> None:
@@ -271,6 +296,7 @@ class Trajectories:
     notes: tuple[str, ...] = field(default=(), compare=False)
     censored: Int[np.ndarray, "trajectory time state"] | None = None
     noise: Mapping[str, NoiseFormula] = field(default_factory=dict[str, NoiseFormula])
+    other_end: Values | None = None
 
     def __post_init__(self):
         check_names(self)
@@ -279,8 +305,12 @@ class Trajectories:
         check_sigma(self)
         check_events(self)
         check_censored(self)
+        check_other_end(self)
         if self.angles:
-            object.__setattr__(self, "ys", unwrap(self.ys, self.turns))
+            turned = unwrap(self.ys, self.turns)
+            if self.other_end is not None:
+                object.__setattr__(self, "other_end", self.other_end + (turned - self.ys))
+            object.__setattr__(self, "ys", turned)
 
     def __str__(self) -> str:
         driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
@@ -303,6 +333,7 @@ class Trajectories:
         angles: dict[str, float] | None = None,
         sigma: ArrayLike | str | Mapping[str, object] | None = None,
         censored: ArrayLike | None = None,
+        other_end: ArrayLike | None = None,
     ) -> Own:
         """Builds a dataset from arrays.
 
@@ -318,6 +349,8 @@ class Trajectories:
         - `sigma`: standard deviations of the measurements: a number, `(state,)`, or in the form of `ys`; or a formula,
           or one by state, as of `Dataset.from_file`.
         - `censored`: in the form of `ys`, -1 where the value is below what is written, 1 where it is above, else 0.
+        - `other_end`: in the form of `ys`, the other end of the interval in which a censored value lies; NaN or
+          infinite where there is none.
 
         **Raises:** `ValueError` with the shapes if they do not match.
         """
@@ -340,6 +373,10 @@ class Trajectories:
         rows = np.arange(length)
         padded = pad(series, length, np.nan)
         names = tuple(states or [f"y{i}" for i in range(series[0].shape[1])])
+
+        def marks(given: ArrayLike, name: str, fill: float) -> np.ndarray:
+            return padded_like(padded, given, ts, lengths, name, fill)
+
         return cls(
             ts=pad(grids, length, None),
             ys=padded,
@@ -353,8 +390,9 @@ class Trajectories:
             units=dict(units or {}),
             angles=dict(angles or {}),
             sigma=None if sigma is None else as_deviations(sigma, padded),
-            censored=None if censored is None else as_marks(censored, ts, padded, lengths),
+            censored=None if censored is None else marks(censored, "censored", 0.0).astype(np.int8),
             noise=read_formulas(formulas, names),
+            other_end=None if other_end is None else finite_ends(marks(other_end, "other_end", np.nan)),
         )
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -387,13 +425,26 @@ class Trajectories:
     def near(self, predicted: Values) -> Values:
         """The measured values, of angles in the turn nearest to a prediction.
 
-        A censored value is the prediction itself where that lies beyond the limit, as the value does.
+        A censored value is the prediction itself where that lies beyond the limit, as the value does; beyond the other
+        end of an interval, it is that end.
         """
         ys = near_columns(self.ys, predicted, self.turns)
         if self.censored is None:
             return ys
         with np.errstate(invalid="ignore"):
-            return np.where(self.censored * (predicted - ys) > 0, predicted, ys)
+            found = np.where(self.censored * (predicted - ys) > 0, predicted, ys)
+            if self.other_end is None:
+                return found
+            other = self.other_end + (ys - self.ys)
+            return np.where(self.censored * (predicted - other) > 0, other, found)
+
+    @property
+    def middles(self) -> Values:
+        """The measured values: of an interval its middle, of a limit NaN."""
+        if self.censored is None:
+            return self.ys
+        exact = np.where(self.censored == 0, self.ys, np.nan)
+        return exact if self.other_end is None else np.where(np.isnan(exact), (self.ys + self.other_end) / 2, exact)
 
     @property
     def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
@@ -452,8 +503,13 @@ class Trajectories:
             dates=self.dates and self.dates.of(index),
             sigma=None if self.sigma is None else self.sigma[index, :length],
             censored=None if self.censored is None else self.censored[index, :length],
+            other_end=None if self.other_end is None else self.other_end[index, :length],
             events=self.events and self.events.at((index, slice(length))),
         )
+
+    def shifted(self: Own, by: Values) -> Own:
+        """The same trajectories with all values moved by so much, which has the form of `ys` or of a part of it."""
+        return replace(self, ys=self.ys + by, other_end=None if self.other_end is None else self.other_end + by)
 
     def sample(self: Own, most: int, names: Collection[str] = ()) -> Own:
         """At most `most` trajectories; an evenly spaced choice if there are more, and those of these `names`."""
@@ -524,6 +580,7 @@ class Trajectories:
             scored=pad(list(scored), longest, 0.0) > 0,
             sigma=None,  # Of what is interpolated, it is not known.
             censored=None,
+            other_end=None,
         )
 
     def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
@@ -576,5 +633,6 @@ def cut(data: Data, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]
         dates=data.dates and data.dates.of(row),
         sigma=None if data.sigma is None else data.sigma[at],
         censored=None if data.censored is None else data.censored[at],
+        other_end=None if data.other_end is None else np.where(valid[..., None], data.other_end[at], np.nan),
         events=data.events and data.events.at(at),
     )

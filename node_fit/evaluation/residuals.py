@@ -196,9 +196,22 @@ def standardize(
 ) -> Float[np.ndarray, "trajectory time state"]:
     """Measured less predicted states in scaled units, over the standard deviation if that is given; NaN for none.
 
-    Those of log-normal noise are of logarithms. In the place of a censored value is one drawn from beyond its limit
-    (Dunn and Smyth, J. Comput. Graph. Statist. 5, 1996); without a standard deviation there is none.
+    Those of log-normal noise are of logarithms. In the place of a censored value is one drawn from beyond its limit, or
+    from its interval (Dunn and Smyth, J. Comput. Graph. Statist. 5, 1996); without a standard deviation there is none.
     """
+    found = plain_residuals(data, predicted, scaler)
+    if data.censored is None:
+        return found
+    other = data.other_end
+    if other is not None:
+        other = plain_residuals(replace(data, ys=other, other_end=None), predicted, scaler)
+    return np.where(np.isfinite(found), draw_beyond(data, found, other), np.nan)
+
+
+def plain_residuals(
+    data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], scaler: Scaler
+) -> Float[np.ndarray, "trajectory time state"]:
+    """`standardize` of limits themselves."""
     known = data.mask & np.isfinite(predicted)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         zs = scaler.scale_states(np.where(known, predicted, np.nan))
@@ -210,13 +223,15 @@ def standardize(
             with np.errstate(invalid="ignore", divide="ignore"):
                 ratio = np.log(data.ys[..., index] / predicted[..., index])
                 found[..., index] = ratio * np.abs(predicted[..., index]) / data.sigma[..., index]
-    return np.where(given, found if data.censored is None else draw_beyond(data, found), np.nan)
+    return np.where(given, found, np.nan)
 
 
 def draw_beyond(
-    data: Dataset, residuals: Float[np.ndarray, "trajectory time state"]
+    data: Dataset,
+    residuals: Float[np.ndarray, "trajectory time state"],
+    other: Float[np.ndarray, "trajectory time state"] | None = None,
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """The residuals, with a draw from beyond its limit for that of each censored value."""
+    """The residuals, with a draw from beyond its limit for that of each censored value, not farther than `other`."""
     from scipy.special import ndtr, ndtri
 
     assert data.censored is not None
@@ -224,7 +239,20 @@ def draw_beyond(
         return np.where(data.censored == 0, residuals, np.nan)
     shares = np.random.default_rng(0).uniform(size=residuals.shape)
     drawn = data.censored * -ndtri(shares * ndtr(-data.censored * residuals))
+    if other is not None:
+        drawn = np.where(np.isfinite(other), draw_between(residuals, other, shares), drawn)
     return np.where(data.censored == 0, residuals, drawn)
+
+
+def draw_between(
+    one: Float[np.ndarray, "..."], other: Float[np.ndarray, "..."], shares: Float[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
+    """The normal number between two, below which lies such a share of their probability."""
+    from scipy.special import log_ndtr, ndtri_exp
+
+    side = np.where(one + other > 0, -1.0, 1.0)  # On the side below 0, logarithms of probabilities are exact.
+    low, high = np.minimum(side * one, side * other), np.maximum(side * one, side * other)
+    return side * ndtri_exp(np.logaddexp(np.log1p(-shares) + log_ndtr(low), np.log(shares) + log_ndtr(high)))
 
 
 def check_channels(

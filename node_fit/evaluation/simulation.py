@@ -8,6 +8,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.events import Events
+from ..data.trajectories import finite_ends
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 
@@ -147,7 +148,7 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         angles=any_part.angles,
     )
     scored, sigma = np.zeros_like(whole.scored), np.ones_like(whole.ys)
-    censored = np.zeros(whole.ys.shape, np.int8)
+    censored, other_end = np.zeros(whole.ys.shape, np.int8), np.full(whole.ys.shape, np.nan)
     for row, (_, part, index) in enumerate(pieces):
         rows = slice(part.lengths[index])
         scored[row, rows] = part.scored[index, rows]
@@ -155,11 +156,14 @@ def together(splits: dict[str, Dataset]) -> Dataset:
             sigma[row, rows] = part.sigma[index, rows]
         if part.censored is not None:
             censored[row, rows] = part.censored[index, rows]
+        if part.other_end is not None:
+            other_end[row, rows] = part.other_end[index, rows]
     return replace(
         whole,
         scored=scored,
         sigma=None if any_part.sigma is None else sigma,
         censored=None if any_part.censored is None else censored,
+        other_end=finite_ends(other_end),
         noise=any_part.noise,
         events=Events.joined([part.events for part in splits.values()], [part.ts.shape for part in splits.values()]),
     )

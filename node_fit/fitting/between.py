@@ -40,7 +40,7 @@ def trajectories_between(train: Dataset, groups: Collection[str] = ()) -> Datase
     rows = int(own.ts.shape[1])
     mixed = np.array([name not in groups for name in train.inputs], float)
     us = own.us + share * mixed * (train.us[other, :1] - train.us[one, :1])
-    return replace(own, ys=own.ys + share * shift, us=us[:, :rows])
+    return replace(own.shifted(share * shift), us=us[:, :rows])
 
 
 def runs_away(model: NeuralODE, train: Dataset) -> bool:

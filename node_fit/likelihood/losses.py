@@ -13,17 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jax.scipy.stats.norm import logcdf
 from jaxtyping import Array, Float
 
 from ..runtime.placement import AnyArray
 from ..runtime.validation import check_choice, check_fields
+from .limits import ROOT_FLOOR, deviance_root, finite_width, log_probability_beyond, log_probability_within
 
 Residual = Float[Array, "..."]
 Host = Float[np.ndarray, "..."]
 
-# Keeps roots of what may be zero from infinite slopes.
-ROOT_FLOOR = 1e-12
 # Less than the negative logarithm of the density of any t-distribution at its middle.
 LEAST_LOG_PEAK = 0.9
 # A predicted count is not less.
@@ -38,6 +36,8 @@ class Predictors(NamedTuple):
     - `shapes`: the logarithms of further constants of the noise, in the order of `shapes` of the likelihood.
     - `value`: the measured count; not used otherwise.
     - `censored`: -1 if the value is below what is written, 1 if it is above, else 0.
+    - `width`: how far beyond that it may lie, in the unit of `location`; infinite where there is no other end, None if
+      nowhere is one.
     """
 
     location: Float[Array, "..."]
@@ -45,6 +45,22 @@ class Predictors(NamedTuple):
     shapes: tuple[Float[Array, "..."], ...]
     value: Float[AnyArray, "..."]
     censored: Float[AnyArray, "..."]
+    width: Float[AnyArray, "..."] | None = None
+
+    @property
+    def distance(self) -> Float[Array, "..."]:
+        """`location` in standard deviations."""
+        return self.location * jnp.exp(-self.log_scale)
+
+    @property
+    def spans(self) -> Float[Array, "..."] | None:
+        """`width` in standard deviations."""
+        return None if self.width is None else jnp.asarray(self.width) * jnp.exp(-self.log_scale)
+
+    @property
+    def beyond(self) -> Float[Array, "..."]:
+        """How far the prediction of a censored value lies beyond what is written, in standard deviations."""
+        return jnp.asarray(self.censored) * self.distance
 
 
 class AbstractLikelihood(eqx.Module):
@@ -80,7 +96,7 @@ class AbstractLikelihood(eqx.Module):
         """`rows`, and that of a fitted scale if there is one."""
         rows = self.rows(at)
         if has_scale:
-            rows.append(jnp.where(at.censored == 0, row_of_scale(at.log_scale), 0))
+            rows.append(jnp.where(at.censored == 0, row_of_scale(at.log_scale), row_of_width(at.spans)))
         return rows
 
     def spread(self, at: Predictors) -> Residual:
@@ -95,6 +111,15 @@ LEAST_SCALE = 1e-4
 def row_of_scale(log_scale: Residual) -> Residual:
     """The residual of a fitted scale: twice the logarithm of the scale over its least value, and 1, is its square."""
     return jnp.sqrt(jnp.maximum(2 * (log_scale - math.log(LEAST_SCALE)), 0) + 1)
+
+
+def row_of_width(spans: Residual | None) -> Residual | float:
+    """The residual of an interval by the scale: what is left where the prediction is its middle; 0 of a limit."""
+    if spans is None:
+        return 0.0
+    is_interval, spans = finite_width(spans)
+    least = log_probability_within(jnp.zeros_like(spans), spans)
+    return jnp.where(is_interval, jnp.sqrt(ROOT_FLOOR - 2 * least), 0)
 
 
 class Predicted(AbstractLikelihood):
@@ -155,16 +180,18 @@ class AbstractResidualLoss(AbstractLikelihood):
         return float(self.log_density(np.zeros(1))[0])
 
     def negative_log(self, at: Predictors) -> Residual:
-        loss = self.at_shapes(at.shapes)
-        z = at.location * jnp.exp(-at.log_scale)
+        loss, z = self.at_shapes(at.shapes), at.distance
         density = (z * loss.factor(z)) ** 2 / 2 - loss.log_peak() + at.log_scale
-        return jnp.where(at.censored == 0, density, -logcdf(at.censored * z))
+        return jnp.where(at.censored == 0, density, -log_probability_beyond(at.beyond, at.spans))
 
     def rows(self, at: Predictors) -> list[Residual]:
-        loss = self.at_shapes(at.shapes)
-        z = at.location * jnp.exp(-at.log_scale)
+        loss, z = self.at_shapes(at.shapes), at.distance
         first = z * loss.factor(z)
-        beyond = -at.censored * jnp.sqrt(ROOT_FLOOR - 2 * logcdf(at.censored * z))
+        beyond = -at.censored * jnp.sqrt(ROOT_FLOOR - 2 * log_probability_beyond(at.beyond))
+        if at.spans is not None:
+            is_interval, spans = finite_width(at.spans)
+            inside = jnp.where(is_interval, at.beyond - spans / 2, 0)
+            beyond = jnp.where(is_interval, at.censored * deviance_root(inside, spans), beyond)
         rows = [jnp.where(at.censored == 0, first, beyond)]
         if at.shapes:
             rows.append(jnp.broadcast_to(jnp.sqrt(2 * (-loss.log_peak() - LEAST_LOG_PEAK)), z.shape))
@@ -387,13 +414,13 @@ def differentiate_likelihood(loss: AbstractLikelihood, at: Predictors) -> Likeli
     shape = np.shape(at.location)
     varied = [at.location, at.log_scale, *at.shapes]
     columns = jnp.stack([jnp.broadcast_to(each, shape).reshape(-1) for each in varied], axis=1)
-    value, censored = (jnp.broadcast_to(each, shape).reshape(-1) for each in (at.value, at.censored))
+    known = jax.tree.map(lambda each: jnp.broadcast_to(each, shape).reshape(-1), (at.value, at.censored, at.width))
 
-    def one(x: Array, value: Array, censored: Array) -> Array:
-        return loss.negative_log(Predictors(x[0], x[1], tuple(x[2:]), value, censored))
+    def one(x: Array, known: tuple[Array, Array, Array | None]) -> Array:
+        return loss.negative_log(Predictors(x[0], x[1], tuple(x[2:]), *known))
 
-    gradient = jax.vmap(jax.grad(one))(columns, value, censored)
-    hessian = jax.vmap(jax.jacfwd(jax.grad(one)))(columns, value, censored)
+    gradient = jax.vmap(jax.grad(one))(columns, known)
+    hessian = jax.vmap(jax.jacfwd(jax.grad(one)))(columns, known)
     count = columns.shape[1]
     return LikelihoodDerivatives(
         np.asarray(gradient, np.float64).T.reshape(count, *shape),

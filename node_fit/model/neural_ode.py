@@ -247,7 +247,23 @@ class NeuralODE(eqx.Module):
             scale = batch.deviation / batch.weight
         shapes = tuple(jnp.broadcast_to(each[None, None], channels.shape) for each in noise.log_shapes())
         censored = jnp.zeros_like(channels) if batch.censored is None else jnp.asarray(batch.censored, channels.dtype)
-        return Predictors(location, jnp.log(scale), shapes, jnp.round(measured), censored)
+        return Predictors(location, jnp.log(scale), shapes, jnp.round(measured), censored, self.widths(batch))
+
+    def widths(self, batch: Batch) -> Float[Array, "trajectory time channel"] | None:
+        """The widths of intervals of censored values in the unit of `location`, of log-normal noise in logarithms;
+        infinite where there is no other end, None if nowhere is one."""
+        noise, scaler = self.noise, self.scaler
+        if batch.width is None or batch.censored is None or noise is None or not noise.log_channels:
+            return None if batch.width is None else jnp.asarray(batch.width)
+        width = jnp.asarray(batch.width)
+        size, origin = (jnp.asarray(each)[None, None] for each in (scaler.state_scale, scaler.state_shift))
+        far = jnp.asarray(batch.ys) + jnp.asarray(batch.censored) * jnp.where(jnp.isfinite(width), width, 0)
+        logs = [
+            jnp.log(jnp.maximum(columns_by_name(from_line, each * size + origin, scaler.bounds), LEAST_COUNT))
+            for each in (jnp.asarray(batch.ys), far)
+        ]
+        is_log = noise.is_log()[None, None] & jnp.isfinite(width)
+        return jnp.where(is_log, jnp.abs(logs[1] - logs[0]), width)
 
     def first_states(self, batch: Batch) -> Float[Array, "trajectory state"]:
         """States at the first rows of training trajectories, or windows of them, in scaled units."""

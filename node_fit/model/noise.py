@@ -166,9 +166,7 @@ def first_constants(
     if not own:
         return {}
     column = train.states.index(state)
-    ys = np.where(train.mask[..., column], train.ys[..., column], np.nan)
-    if train.censored is not None:
-        ys = np.where(train.censored[..., column] == 0, ys, np.nan)
+    ys = np.where(train.mask[..., column], train.middles[..., column], np.nan)
     off = near_distances(train.ts, np.log(ys) if formula.is_log else ys)
     first = guess_constants(state, formula, own, off, ys, train, constants)
     return {name: cast(ConstantConfig, formula.constants.get(name, [value, 0, None])) for name, value in first.items()}

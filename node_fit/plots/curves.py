@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
 from ..data.events import Marks
@@ -138,6 +138,7 @@ class Segment:
     - `curve`: the model's curve, from the start of the trajectory if it is known there.
     - `limits`: -1 where the value lies below what `ys` has, 1 where above, else 0; None if all are exact.
     - `place`: where the segment stands in the table that it comes from.
+    - `other_end`: of the interval in which such a value lies, NaN where there is none; None if nowhere is one.
     """
 
     role: str
@@ -149,6 +150,17 @@ class Segment:
     curve: Curve | None = None
     place: int = 0
     limits: Int[np.ndarray, "row state"] | None = None
+    other_end: Float[np.ndarray, "row state"] | None = None
+
+    @property
+    def is_between(self) -> Bool[np.ndarray, "row state"]:
+        """Where a value lies between two limits."""
+        return np.isfinite(self.ys) & np.isfinite(np.nan if self.other_end is None else self.other_end)
+
+    @property
+    def sides(self) -> Int[np.ndarray, "row state"]:
+        """On which side of a single limit a value lies; 0 of others."""
+        return np.zeros(self.ys.shape, np.int8) if self.limits is None else np.where(self.is_between, 0, self.limits)
 
 
 @dataclass
@@ -256,9 +268,10 @@ def collect(curves: Curves) -> list[Trajectory]:
                 known = Segment(CONTEXT, name, ts[context], data.ys[row][context], us[context], math.nan, curve)
                 pieces.append((known, False))
             counted = np.where(data.mask[row], data.ys[row], np.nan)[rows]
-            limits = None if data.censored is None else data.censored[row][rows]
             if rows.any():
-                part = Segment(role, name, ts[rows], counted, us[rows], errors[row], curve, limits=limits)
+                part = Segment(role, name, ts[rows], counted, us[rows], errors[row], curve)
+                part.limits = None if data.censored is None else data.censored[row][rows]
+                part.other_end = None if data.other_end is None else data.other_end[row][rows]
                 pieces.append((part, continues))
     return join_segments(pieces)
 
@@ -346,6 +359,9 @@ def marker(role: str, colour: str, count: int, crowded: bool = False) -> LineSty
 
 # Marks of limits by the side on which the value lies: their tips point to it.
 LIMIT_MARKS = {-1: ("v", "below a limit"), 1: ("^", "above a limit")}
+# Bars between two limits.
+INTERVAL: LineStyle = {"lw": 1.6, "ls": "-", "marker": "none"}
+INTERVAL_MARK: LineStyle = {"marker": "|", "ms": 8, "mew": 1.6}
 
 
 def label_of(role: str) -> str:

@@ -16,6 +16,8 @@ from .curves import (
     EVENT,
     FAINT,
     INK,
+    INTERVAL,
+    INTERVAL_MARK,
     LIMIT_MARKS,
     QUIET,
     RANKS,
@@ -132,7 +134,8 @@ def headline(
 
 def limits(records: list[Trajectory], state: int, room: float = 0.06) -> tuple[float, float]:
     """Axis limits: the range of the data, extended towards curve and band by at most a quarter on each side."""
-    data = finite_values([each.ys[:, state] for record in records for each in record.segments])
+    measured = [part for record in records for each in record.segments for part in (each.ys, each.other_end)]
+    data = finite_values([part[:, state] for part in measured if part is not None])
     curve = finite_values([part[:, state] for each in records for part in (each.curve.ys, *(each.curve.bands or ()))])
     if not data.size:
         data = curve if curve.size else np.array([0.0, 1.0])
@@ -239,10 +242,15 @@ def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None
 
 
 def draw_measured_values(axes: "Axes", segment: Segment, state: int, style: LineStyle) -> None:
-    """Draws the measurements of a segment; limits are triangles that point to where their values lie."""
+    """Draws the measurements of a segment: limits as triangles that point to where values lie, intervals as bars."""
     ys = segment.ys[:, state]
-    sides = np.zeros(len(ys), np.int8) if segment.limits is None else segment.limits[:, state]
-    axes.plot(segment.ts, np.where(sides == 0, ys, np.nan), **style, zorder=2)
+    sides, is_between = segment.sides[:, state], segment.is_between[:, state]
+    if segment.other_end is not None and is_between.any():
+        ts, ends = segment.ts[is_between], segment.other_end[is_between, state]
+        gaps = np.full_like(ends, np.nan)
+        bars = np.stack([ends, ys[is_between], gaps], axis=1).reshape(-1)
+        axes.plot(np.repeat(ts, 3), bars, **style | INTERVAL, zorder=2)
+    axes.plot(segment.ts, np.where((sides == 0) & ~is_between, ys, np.nan), **style, zorder=2)
     for side, (shape, _) in LIMIT_MARKS.items():
         if (sides == side).any():
             mark = style | {"marker": shape, "ms": max(style["ms"] + 1, LEAST_LIMIT_MARK)}
@@ -332,8 +340,10 @@ def legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
     if any(record.held for record, _ in shown):
         entries.append(entry("held out from the fit", color=SHADE, lw=8, solid_capstyle="butt"))
     for side, (shape, label) in LIMIT_MARKS.items():
-        if any((segment.limits == side).any() for segment in segments if segment.limits is not None):
+        if any((segment.sides == side).any() for segment in segments):
             entries.append(entry(label, **marker(TRAIN, INK, 40) | {"marker": shape, "ms": LEAST_LIMIT_MARK}))
+    if any(segment.is_between.any() for segment in segments):
+        entries.append(entry("between two limits", **marker(TRAIN, INK, 40) | INTERVAL_MARK))
     if any(record.events for record, _ in shown):
         entries.append(entry("event", **EVENT))
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))

@@ -386,7 +386,8 @@ class PopulationFit:
     def predictions(self) -> "pandas.DataFrame":
         """Each measurement with the prediction of its subject, of a typical subject, and its weighted residual.
 
-        Where some are limits, `limit` says on which side of `observed` the value lies; these have no residual.
+        Where some are limits, `limit` says on which side of `observed` the value lies; these have no residual. Where
+        some lie between two, `other_end` is the other one.
         """
         import pandas as pd
 
@@ -414,6 +415,8 @@ class PopulationFit:
         if subjects.seen.sides is not None:
             sides = np.asarray(subjects.seen.sides)[subject, row, channel]
             table["limit"] = np.array(["", "above", "below"], object)[sides]
+        if subjects.seen.other_end is not None:
+            table["other_end"] = np.asarray(subjects.seen.other_end)[subject, row, channel]
         return pd.DataFrame(table)
 
     @cached_property

@@ -5,15 +5,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, Int
 
+from ..likelihood.limits import log_probability_beyond
 from ..runtime.placement import AnyArray
 from .noise import ResidualNoise
-
-# Farther below zero, the derivatives of the normal distribution's logarithm are differences of large numbers; the
-# curvature is 1 there, to four digits.
-FAR_TAIL = -100.0
 
 
 class Measurements(NamedTuple):
@@ -21,11 +17,13 @@ class Measurements(NamedTuple):
 
     - `y`, `mask`: values in the user's units, 0 where there is none, and where there is one.
     - `sides`: -1 where the value lies below `y`, 1 where above, else 0; None if all are exact.
+    - `other_end`: of the interval in which such a value lies, NaN where there is none; None if nowhere is one.
     """
 
     y: Float[AnyArray, "*rows channel"]
     mask: Bool[AnyArray, "*rows channel"]
     sides: Int[AnyArray, "*rows channel"] | None = None
+    other_end: Float[AnyArray, "*rows channel"] | None = None
 
     @property
     def exact(self) -> Bool[AnyArray, "*rows channel"]:
@@ -33,15 +31,28 @@ class Measurements(NamedTuple):
         return self.mask if self.sides is None else self.mask & (self.sides == 0)
 
     @property
+    def is_between(self) -> Bool[AnyArray, "*rows channel"]:
+        """Where a value lies between two limits."""
+        return self.mask & (False if self.other_end is None else abs(self.other_end) < np.inf)
+
+    @property
+    def middles(self) -> Float[np.ndarray, "*rows channel"]:
+        """The values on the host, limits as they are, and the middle of two between which a value lies."""
+        y = np.asarray(self.y)
+        return y if self.other_end is None else np.where(self.is_between, (y + np.asarray(self.other_end)) / 2, y)
+
+    @property
     def arrays(self) -> "Measurements":
         """The measurements as arrays of compiled programs."""
-        sides = None if self.sides is None else jnp.asarray(self.sides)
-        return Measurements(jnp.asarray(self.y), jnp.asarray(self.mask), sides)
+        return jax.tree.map(jnp.asarray, self)
 
     def residuals(self, f: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
-        """Measured less predicted values, on the host; 0 of a prediction beyond the limit, as the value is."""
+        """Measured less predicted values, on the host; 0 of a prediction beyond the limit, as the value is. The value
+        between two limits is taken as their middle."""
         off = np.asarray(self.y) - f
-        return off if self.sides is None else np.where(self.sides * off < 0, 0.0, off)
+        if self.sides is None:
+            return off
+        return np.where(self.is_between, self.middles - f, np.where(self.sides * off < 0, 0.0, off))
 
 
 def measurement_misfit(
@@ -49,8 +60,8 @@ def measurement_misfit(
 ) -> Float[Array, ""]:
     """Minus twice the log density of measurements, without the constants 2 pi; of counts, of their probability.
 
-    A value beyond a limit has the probability of lying there (method M3 of Beal, J. Pharmacokinet. Pharmacodyn. 28,
-    2001).
+    A value beyond a limit, or between two, has the probability of lying there (methods M3 and M4 of Beal, J.
+    Pharmacokinet. Pharmacodyn. 28, 2001).
 
     **Arguments:** `parameters`: of the noise, as logarithms. `h`: transformed predictions. `variance`: of the
     measurements; by default that at `h`.
@@ -67,33 +78,30 @@ def measurement_misfit(
         total = total + jnp.where(counted, noise.misfit_of_counts(at, parameters, seen.y), 0).sum()
     if seen.sides is None:
         return total
-    distance = beyond_limit(noise, parameters, h, seen, given)
-    return total - 2 * jnp.where(is_limit(seen), log_probability(distance), 0).sum()
-
-
-def log_probability(u: Float[Array, "*rows channel"]) -> Float[Array, "*rows channel"]:
-    """The logarithm of the standard normal distribution function, with two derivatives that hold in its far tail, too
-    (Abramowitz and Stegun, Handbook of Mathematical Functions, 1964, 26.2.12)."""
-    far = u < FAR_TAIL
-    tail, near = jnp.where(far, u, FAR_TAIL), jnp.where(far, FAR_TAIL, u)
-    inverse = tail**-2
-    series = norm.logpdf(tail) - jnp.log(-tail) + jnp.log1p(-inverse * (1 - 3 * inverse * (1 - 5 * inverse)))
-    return jnp.where(far, series, norm.logcdf(near))
+    logs = log_probability_beyond(*beyond_limit(noise, parameters, h, seen, given))
+    return total - 2 * jnp.where(is_limit(seen), logs, 0).sum()
 
 
 def is_limit(seen: Measurements) -> Bool[Array, "*rows channel"]:
-    """Where a value lies beyond a limit."""
+    """Where a value lies beyond a limit, or between two."""
     return jnp.asarray(seen.mask & ~seen.exact)
 
 
 def beyond_limit(
     noise: ResidualNoise, parameters: Array, h: Array, seen: Measurements, variance: Array | None = None
-) -> Float[Array, "*rows channel"]:
-    """How far predictions lie beyond limits, in standard deviations; 0 where there is none."""
+) -> tuple[Float[Array, "*rows channel"], Float[Array, "*rows channel"] | None]:
+    """How far predictions lie beyond limits, in standard deviations, 0 where there is none; and how far values may lie
+    beyond them, infinite where there is no other end."""
     assert seen.sides is not None
     variance = noise.variance(h, parameters) if variance is None else variance
     variance = jnp.where(is_limit(seen), variance, 1)
-    return jnp.where(is_limit(seen), seen.sides * (h - noise.transform(seen.y)) / jnp.sqrt(variance), 0)
+    limit = noise.transform(seen.y)
+    distance = jnp.where(is_limit(seen), seen.sides * (h - limit) / jnp.sqrt(variance), 0)
+    if seen.other_end is None:
+        return distance, None
+    is_between = jnp.isfinite(seen.other_end) & is_limit(seen)
+    span = jnp.abs(noise.transform(jnp.where(is_between, seen.other_end, seen.y)) - limit)
+    return distance, jnp.where(is_between, span / jnp.sqrt(variance), jnp.inf)
 
 
 def weights(
@@ -111,10 +119,13 @@ def weights(
     if seen.sides is None:
         return weight
 
-    def distance(h: Array) -> Array:
-        return beyond_limit(noise, parameters, h, seen, variance)
+    at, by = jax.jvp(lambda h: beyond_limit(noise, parameters, h, seen, variance), (h,), (jnp.ones_like(h),))
 
-    u, slope = jax.jvp(distance, (h,), (jnp.ones_like(h),))
-    u = jnp.maximum(u, FAR_TAIL)
-    ratio = jnp.exp(norm.logpdf(u) - norm.logcdf(u))
-    return weight + jnp.where(is_limit(seen), jnp.maximum(ratio * (ratio + u), 0) * slope**2, 0)
+    def along(step: Array) -> Array:
+        return log_probability_beyond(*jax.tree.map(lambda at, by: at + step * by, at, by))
+
+    def rise(step: Array) -> Array:
+        return jax.jvp(along, (step,), (jnp.ones_like(step),))[1]
+
+    bend = -jax.jvp(rise, (jnp.zeros_like(h),), (jnp.ones_like(h),))[1]
+    return weight + jnp.where(is_limit(seen), jnp.maximum(bend, 0), 0)

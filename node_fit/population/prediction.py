@@ -246,7 +246,7 @@ def check_by_simulation(
     Times of occasions count from the begin of each.
 
     Where some measurements are limits, values beyond the innermost one count as that, measured and simulated ones
-    alike, so that quantiles compare.
+    alike, so that quantiles compare. A value between two limits counts as their middle.
 
     **Arguments:**
 
@@ -258,7 +258,8 @@ def check_by_simulation(
     mask = problem.subjects.mask[..., index]
     inside = innermost_limits(problem.subjects.seen, index)
     ts = data.ts - data.ts[:, :1] if problem.structure.has_occasions else data.ts
-    times, observed = problem.subjects.arrange(ts)[mask], np.clip(problem.subjects.y[..., index][mask], *inside)
+    values = problem.subjects.seen.middles[..., index][mask]
+    times, observed = problem.subjects.arrange(ts)[mask], np.clip(values, *inside)
     bins = bin_times(times)
     rng = np.random.default_rng(seed)
 
@@ -277,10 +278,10 @@ def check_by_simulation(
 
 def innermost_limits(seen: Measurements, channel: int) -> tuple[float, float]:
     """The largest limit that a value of a channel lies below, and the least that one lies above; infinite if there is
-    none."""
+    none. Values between two limits have none."""
     if seen.sides is None:
         return -np.inf, np.inf
-    y, sides = np.asarray(seen.y)[..., channel], np.where(seen.mask, seen.sides, 0)[..., channel]
+    y, sides = np.asarray(seen.y)[..., channel], np.where(seen.mask & ~seen.is_between, seen.sides, 0)[..., channel]
     return float(y[sides < 0].max(initial=-np.inf)), float(y[sides > 0].min(initial=np.inf))
 
 

@@ -203,10 +203,10 @@ def step_of_noise(
     kinds, seen = structure.noise, measured.seen
     if not kinds.names:  # as of Poisson's counts
         return noise
-    exact = seen.exact[None]
+    tells = (seen.exact | seen.is_between)[None]  # Values in wide intervals tell less, and the step is then shorter.
 
     def log_variances(noise: Array) -> Array:
-        return jnp.where(exact, jnp.log(jnp.where(exact, kinds.variance(kinds.transform(f), noise), 1)), 0)
+        return jnp.where(tells, jnp.log(jnp.where(tells, kinds.variance(kinds.transform(f), noise), 1)), 0)
 
     slopes = jax.jacfwd(log_variances)(noise)
     slope = -jax.grad(lambda noise: misfit_of_chains(structure, measured, noise, f).sum())(noise)

@@ -128,9 +128,9 @@ class Subjects:
         found = Subjects(
             model, tuple(coordinates), batch, NOTHING_SEEN, tuple(records), tuple(map(tuple, records.values()))
         )
-        sides = None if data.censored is None else found.arrange(data.censored)
+        sides, other_end = (None if each is None else found.arrange(each) for each in (data.censored, data.other_end))
         seen = Measurements(
-            found.arrange(np.where(known, data.ys, 0.0)), found.arrange(known) & found.has_record, sides
+            found.arrange(np.where(known, data.ys, 0.0)), found.arrange(known) & found.has_record, sides, other_end
         )
         return replace(found, seen=seen)
 

@@ -329,7 +329,9 @@ def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree,
     solution = model.forecast(batch)
     off = batch.weighted(solution.ys - model.scaler.near(batch.ys, solution.ys))
     if batch.censored is not None:  # Beyond its limit, a prediction is no error.
-        off = jnp.where(jnp.asarray(batch.censored, off.dtype) * off > 0, 0, off)
+        side = jnp.asarray(batch.censored, off.dtype)
+        beyond = 0 if batch.width is None else side * jnp.maximum(side * off - batch.weighted(batch.width), 0)
+        off = jnp.where(side * off > 0, beyond, off)
     loss = masked_mean(off**2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from ..data.batch import Batch
 from ..likelihood.losses import AbstractLikelihood, Predictors, differentiate_likelihood
-from ..runtime.placement import scope
+from ..runtime.placement import AnyArray, scope
 from ..training.programs import Found, LinearisedStage, StagePrograms
 from ..training.step import TrainState
 
@@ -34,7 +34,7 @@ class Measured:
     - `loss`: the likelihood. `mask`: which count. `unit`: of its rows.
     - `shapes`: the number of its fitted constants. `has_scale`: whether the scale is a predictor, too; else it is
       `log_scale`, known.
-    - `value`, `censored`: as of `Predictors`.
+    - `value`, `censored`, `width`: as of `Predictors`.
     """
 
     loss: AbstractLikelihood
@@ -45,12 +45,17 @@ class Measured:
     log_scale: Float[np.ndarray, "block row"]
     value: Float[np.ndarray, "block row"]
     censored: Float[np.ndarray, "block row"]
+    width: Float[np.ndarray, "block row"] | None = None
 
     @staticmethod
     def of(
-        batch: Batch, loss: AbstractLikelihood, has_scale: bool, value: Float[np.ndarray, "block row"]
+        batch: Batch,
+        loss: AbstractLikelihood,
+        has_scale: bool,
+        value: Float[np.ndarray, "block row"],
+        width: Float[AnyArray, "trajectory time channel"] | None = None,
     ) -> "Measured":
-        """The measurements of a batch, whose values are in the user's units."""
+        """The measurements of a batch, whose values are in the user's units, and their widths in that of predictors."""
         shape = value.shape
         unit = float(np.asarray(batch.deviation).flat[0])
         known = batch.weight is not None and not loss.is_count
@@ -58,7 +63,8 @@ class Measured:
         censored = np.zeros(shape) if batch.censored is None else np.asarray(batch.censored).reshape(shape)
         mask = np.asarray(batch.mask).reshape(shape)
         rounded = np.round(value) if loss.is_count else value
-        return Measured(loss, mask, unit, len(loss.shapes), has_scale, np.log(scale), rounded, censored)
+        width = None if width is None else np.asarray(width, np.float64).reshape(shape)
+        return Measured(loss, mask, unit, len(loss.shapes), has_scale, np.log(scale), rounded, censored, width)
 
     @property
     def predictors(self) -> int:
@@ -77,7 +83,7 @@ class Measured:
     def at(self, values: Columns) -> Predictors:
         scale = values[-1] if self.has_scale else self.log_scale
         columns = [jnp.asarray(each) for each in (values[0], scale, *values[1 : 1 + self.shapes])]
-        return Predictors(columns[0], columns[1], tuple(columns[2:]), self.value, self.censored)
+        return Predictors(columns[0], columns[1], tuple(columns[2:]), self.value, self.censored, self.width)
 
     def order(self, of_predictors: Float[np.ndarray, "predictor ..."]) -> Float[np.ndarray, "predictor ..."]:
         """Derivatives by location, scale and shapes in the order of the rows."""
@@ -130,12 +136,14 @@ class Measured:
 
 
 @partial(jax.jit, static_argnums=0)
-def _rows_and_slopes(kind: "tuple[AbstractLikelihood, int, bool]", stack: Array, known: Array) -> tuple[Array, Array]:
+def _rows_and_slopes(
+    kind: "tuple[AbstractLikelihood, int, bool]", stack: Array, known: "tuple[Array, Array, Array, Array | None]"
+) -> tuple[Array, Array]:
     loss, shapes, has_scale = kind
 
-    def rows(x: Array, given: Array) -> Array:
+    def rows(x: Array, given: "tuple[Array, Array, Array, Array | None]") -> Array:
         scale = x[-1] if has_scale else given[0]
-        at = Predictors(x[0], scale, tuple(x[1 : 1 + shapes]), given[1], given[2])
+        at = Predictors(x[0], scale, tuple(x[1 : 1 + shapes]), *given[1:])
         return jnp.stack(loss.all_rows(at, has_scale=has_scale))
 
     return jax.vmap(rows)(stack, known), jax.vmap(jax.jacfwd(rows))(stack, known)
@@ -145,8 +153,9 @@ def rows_and_slopes(measured: Measured, values: Columns) -> tuple[Columns, Float
     """The rows of a likelihood and their derivatives by the predictors, of each measurement."""
     shape = measured.mask.shape
     flat = jnp.asarray(np.where(measured.mask, values, 0.0).reshape(len(values), -1).T)
-    known = jnp.stack(
-        [jnp.asarray(each, float).reshape(-1) for each in (measured.log_scale, measured.value, measured.censored)], 1
+    known = jax.tree.map(
+        lambda each: jnp.asarray(each, float).reshape(-1),
+        (measured.log_scale, measured.value, measured.censored, measured.width),
     )
     rows, by = _rows_and_slopes((measured.loss, measured.shapes, measured.has_scale), flat, known)
     return (

@@ -117,8 +117,8 @@ class Evidence:
         """Takes the rows of a likelihood, which are in standard deviations, in the place of plain ones."""
         assert self.likelihood is not None and self.model.noise is not None
         has_scale = self.model.noise.has_formulas
-        measured = Measured.of(batch, self.likelihood, has_scale, self.measured)
         with scope_of(self.model):
+            measured = Measured.of(batch, self.likelihood, has_scale, self.measured, self.model.widths(batch))
             self.stage = LikelihoodStage(self.stage.programs, self.stage.state, measured)
         self.noise, self.unit, self.spread = "estimated" if has_scale else "given", measured.unit, None
 
@@ -244,7 +244,7 @@ class Evidence:
 
     @property
     def misses(self) -> Float[np.ndarray, "block row"]:
-        """Predicted less measured values in the user's units; 0 of a prediction on the right side of a limit."""
+        """Predicted less measured values in the user's units; 0 of a prediction beyond its limit, or in an interval."""
         seen = self.observations
         if seen is None:
             return self.at(self.x).residuals[:, : self.mask.shape[1]] * self.deviation
@@ -253,9 +253,11 @@ class Evidence:
             location = seen.split(self.stage.predict(self.x))[0][0]
         if seen.loss.is_count:
             return np.exp(location) - seen.value
+        beyond = seen.censored * location
+        beyond = 0.0 if seen.width is None else seen.censored * np.maximum(beyond - seen.width, 0)
+        location = np.where(seen.censored * location > 0, beyond, location)
         logs = np.tile(self.model.noise.is_log(), self.mask.shape[1] // len(self.states))
-        off = np.where(logs, self.measured * np.expm1(np.where(logs, location, 0.0)), location * self.deviation)
-        return np.where(seen.censored * off > 0, 0.0, off)
+        return np.where(logs, self.measured * np.expm1(np.where(logs, location, 0.0)), location * self.deviation)
 
     @cached_property
     def constants(self) -> list[Place]:

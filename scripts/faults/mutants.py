@@ -1463,9 +1463,23 @@ MUTANTS = (
     Mutant(
         "likelihood: the side of a limit",
         "node_fit/likelihood/losses.py",
-        "jnp.where(at.censored == 0, density, -logcdf(at.censored * z))",
-        "jnp.where(at.censored == 0, density, -logcdf(-at.censored * z))",
+        "-log_probability_beyond(at.beyond, at.spans)",
+        "-log_probability_beyond(-at.beyond, at.spans)",
         ("tests/likelihood/test_losses.py",),
+    ),
+    Mutant(
+        "likelihood: intervals far from the prediction",
+        "node_fit/likelihood/limits.py",
+        "jnp.maximum(upper - log_probability(-wide / 2 - off), wide * off)",
+        "upper - log_probability(-wide / 2 - off)",
+        ("tests/likelihood/test_limits.py",),
+    ),
+    Mutant(
+        "likelihood: the row of an interval and the scale",
+        "node_fit/likelihood/losses.py",
+        "row_of_scale(at.log_scale), row_of_width(at.spans)",
+        "row_of_scale(at.log_scale), 0",
+        ("tests/likelihood/test_limits.py",),
     ),
     Mutant(
         "likelihood: the scale of a density",
@@ -1519,15 +1533,15 @@ MUTANTS = (
     Mutant(
         "populations: the side of a limit",
         "node_fit/population/measurements.py",
-        "seen.sides * (h - noise.transform(seen.y))",
-        "(h - noise.transform(seen.y))",
+        "seen.sides * (h - limit)",
+        "(h - limit)",
         ("tests/population/test_censored.py",),
     ),
     Mutant(
         "populations: the curvature of a limit",
         "node_fit/population/measurements.py",
-        "jnp.maximum(ratio * (ratio + u), 0)",
-        "jnp.maximum(ratio**2, 0)",
+        "bend = -jax.jvp(rise, (jnp.zeros_like(h),), (jnp.ones_like(h),))[1]",
+        "bend = rise(jnp.zeros_like(h)) ** 2",
         ("tests/population/test_censored.py",),
     ),
     Mutant(
@@ -1559,8 +1573,8 @@ MUTANTS = (
         ("tests/population/test_likelihood.py",),
     ),
     Mutant(
-        "populations: limits far on the wrong side",
-        "node_fit/population/measurements.py",
+        "likelihood: limits far on the wrong side",
+        "node_fit/likelihood/limits.py",
         "jnp.where(far, series, norm.logcdf(near))",
         "norm.logcdf(u)",
         ("tests/population/test_censored.py",),

@@ -111,7 +111,14 @@ def test_dvid_names_what_is_measured(tmp_path):
         ("ID,TIME,DV,EVID,AMT,ADDL\n1,0,.,1,10,3\n1,1,2,0,0,0\n", "without II"),
         ("ID,TIME,DV,EVID,AMT\n1,0,.,1,ten\n1,1,2,0,0\n", "line 2, column AMT: 'ten'"),
         ("ID,TIME,DV,EVID,AMT,CENS\n1,0,.,1,10,0\n1,1,2,0,0,2\n", "line 3 has CENS '2'"),
-        ("ID,TIME,DV,EVID,AMT,CENS,LIMIT\n1,0,.,1,10,0,.\n1,1,2,0,0,1,0.5\n", "line 3 has LIMIT"),
+        ("ID,TIME,DV,EVID,AMT,CENS,LIMIT\n1,0,.,1,10,0,.\n1,1,2,0,0,1,low\n", "line 3, column LIMIT: 'low'"),
+        ("ID,TIME,DV,EVID,AMT,CENS,LIMIT\n1,0,.,1,10,0,.\n1,1,2,0,0,1,3\n", "line 3 has LIMIT 3 and DV 2.*lower end"),
+        ("ID,TIME,DV,EVID,AMT,CENS,LIMIT\n1,0,.,1,10,0,.\n1,1,2,0,0,-1,1\n", "line 3 has LIMIT 1 and DV 2.*upper end"),
+        ("ID,TIME,DV,EVID,AMT,LIMIT\n1,0,.,1,10,.\n1,1,2,0,0,1\n", "line 3 has LIMIT, and the table has no CENS"),
+        (
+            "ID,TIME,DV,EVID,AMT\n1,0,.,1,10\n1,1,1..2,0,0\n",
+            "line 3, column DV.*=true if it is an interval",
+        ),
         ("ID,TIME,DV,EVID,AMT\n1,0,.,1,10\n1,1,<2,0,0\n", "line 3, column DV.*data.censored=true"),
         ("ID,TIME,DV,EVID,AMT\n1,,.,1,10\n1,1,2,0,0\n", "line 2 has no TIME"),
     ],
@@ -119,6 +126,22 @@ def test_dvid_names_what_is_measured(tmp_path):
 def test_faults_are_said_with_their_line(tmp_path, text, said):
     with pytest.raises(ValueError, match=said):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize("given", [{}, {"censored": True}])
+def test_values_between_limits_are_read(tmp_path, given):
+    """By LIMIT beside CENS, which is no limit where CENS is 0; or where asked by the cells."""
+    rows = ["1,0,.,100,1,.,.", "1,1,1.125,0,0,1,0.25", "1,2,3,0,0,-1,40.5", "1,3,2,0,0,1,.", "1,4,5,0,0,0,0"]
+    text = "\n".join(["ID,TIME,DV,AMT,EVID,CENS,LIMIT", *rows, ""])
+    if given:
+        rows = ["1,0,.,100,1", "1,1,0.25..1.125,0,0", "1,2,3 .. 40.5,0,0", "1,3,<2,0,0", "1,4,5,0,0"]
+        text = "\n".join(["ID,TIME,DV,AMT,EVID", *rows, ""])
+    data = read(tmp_path, text, **given)
+    np.testing.assert_array_equal(data.ys[0, :, 0], [np.nan, 1.125, 40.5, 2, 5])
+    np.testing.assert_array_equal(data.censored[0, :, 0], [0, -1, -1, -1, 0])
+    np.testing.assert_array_equal(data.other_end[0, :, 0], [np.nan, 0.25, 3, np.nan, np.nan])
+    unsure = read(tmp_path, "ID,TIME,DV,AMT,EVID,CENS,LIMIT\n1,0,.,9,1,0,.\n1,1,2.250,0,0,1,1.125\n1,2,1,0,0,0,.\n")
+    assert unsure.ys[0, 1, 0] == 2.25 and unsure.other_end[0, 1, 0] == 1.125
 
 
 @pytest.mark.parametrize("given", [{}, {"censored": True}])

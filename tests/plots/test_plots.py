@@ -381,6 +381,24 @@ def test_limits_are_triangles_and_count_in_the_title_as_in_the_scores():
     assert "v" not in [line.get_marker() for line in exact.axes[0].lines]
 
 
+def test_intervals_are_bars_between_their_ends():
+    data, predicted = with_limits()
+    ends = np.full_like(data.ys, np.nan)
+    ends[0, -3:, 0] = -1.0
+    data = replace(data, other_end=ends)
+    curves = Curves({"train": data}, {"train": (data.ts, predicted)}, at_rows={"train": predicted})
+    figure = fit_figure(curves)
+    lines = {line.get_marker(): line for line in figure.axes[0].lines}
+    bars = next(line for line in figure.axes[0].lines if line.get_linestyle() == "-" and line.get_marker() == "none")
+    np.testing.assert_array_equal(bars.get_xydata().reshape(-1, 3, 2)[:, :2, 1], [[-1.0, 0.5]] * 3)
+    np.testing.assert_array_equal(bars.get_xydata().reshape(-1, 3, 2)[:, 0, 0], data.ts[0, -3:])
+    assert np.isfinite(lines["v"].get_ydata()).sum() == (data.censored < 0).sum() - 3
+    assert not np.isfinite(lines["o"].get_ydata()[-3:]).any()
+    assert figure.axes[0].get_ylim()[0] < -1
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "between two limits" in said and "below a limit" in said
+
+
 def test_angles_count_in_a_title_as_in_the_scores():
     turned = Dataset.from_arrays(TIMES, np.linspace(0, 6, len(TIMES))[None, :, None], states=["a"])
     turned = replace(turned, angles={"a": 2 * np.pi})

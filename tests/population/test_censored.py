@@ -11,8 +11,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import node_fit
+from node_fit.likelihood.limits import FAR_TAIL, log_probability
 from node_fit.population.fit import build_population
-from node_fit.population.measurements import FAR_TAIL, Measurements, log_probability, measurement_misfit, weights
+from node_fit.population.measurements import Measurements, measurement_misfit, weights
 from node_fit.population.noise import ResidualNoise
 from node_fit.population.prediction import innermost_limits
 from node_fit.population.search import first_parameters
@@ -222,3 +223,138 @@ def test_estimates_by_draws_are_those_of_the_expansion():
     assert (rows["weighted_residual"].isna() == (rows["limit"] == "below")).all()
     assert "beyond a limit) by focei" in repr(expanded)
     assert expanded.check_by_simulation().inside > 0.8
+
+
+def binned_decays(subjects=6, kind="additive", width=0.8):
+    """Those of `cut_decays`, of whose values after the first only bins are known, and of the lowest only a limit."""
+    rng = np.random.default_rng(8)
+    rates = RATE * np.exp(np.sqrt(VARIANCE) * rng.standard_normal(subjects))
+    clean = 10 * np.exp(-rates[:, None] * TIMES)
+    ys = clean + SIZE * rng.standard_normal(clean.shape) * (clean if kind == "proportional" else 1)
+    lower = np.maximum(width * np.floor(ys / width), 0.0)
+    is_known = TIMES == 0
+    sides = np.broadcast_to(np.where(is_known, 0, -1), ys.shape)
+    ends = np.where((sides < 0) & (lower > LIMIT), lower, np.nan)
+    return node_fit.Dataset.from_arrays(
+        TIMES,
+        np.where(is_known, ys, lower + width)[..., None],
+        states=["y"],
+        censored=sides[..., None],
+        other_end=ends[..., None],
+    )
+
+
+def log_difference(data, f, deviation, row):
+    """The logarithm of the density of a subject's values, or of the probability of their intervals."""
+    ys, sides, ends = (each[row, :, 0] for each in (data.ys, data.censored, data.other_end))
+    lower = norm.cdf(np.where(np.isnan(ends), -np.inf, ends), f, deviation)
+    with np.errstate(divide="ignore"):
+        inside = np.log(norm.cdf(ys, f, deviation) - lower)
+    return np.where(sides == 0, norm.logpdf(ys, f, deviation) + 0.5 * np.log(2 * np.pi), inside)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "off"), [("additive", 0.1), ("proportional", 0.7)])
+def test_quadrature_of_intervals_is_the_integral(kind, off):
+    data, x = binned_decays(kind=kind, width=0.3), parameters()
+    assert np.isfinite(data.other_end).mean() > 0.4 and (data.censored < 0).sum() > np.isfinite(data.other_end).sum()
+    theta, root, size = x[0], np.exp(x[1]), np.exp(x[2])
+    wanted = 0.0
+    for row in range(len(data)):
+
+        def density(z, row=row):
+            f = 10 * np.exp(-np.exp(theta + root * z) * TIMES)
+            deviation = size * (f if kind == "proportional" else 1)
+            return np.exp(log_difference(data, f, deviation, row).sum() + norm.logpdf(z))
+
+        wanted -= 2 * np.log(quad(density, -8, 8, epsabs=0, epsrel=1e-10, points=[-2, 0, 2], limit=200)[0])
+    population = make_population(data, kind)
+    z = population.find_modes(x)
+    assert population.quadrature(x, z, 21) == pytest.approx(wanted, abs=2e-3)
+    assert population.objective(x, z, "focei")[0] == pytest.approx(wanted, abs=off)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["focei", "foce", "laplace"])
+def test_gradient_of_intervals_is_exact(method):
+    population, x = make_population(binned_decays(), "additive", method), parameters()
+
+    def objective(x):
+        return population.objective(x, population.find_modes(x, interaction=method != "foce"), method)
+
+    _, gradient = objective(x)
+    for at in range(len(x)):
+        step = 1e-4 * np.eye(len(x))[at]
+        ends = [objective(x + side * step)[0] for side in (1, -1)]
+        assert gradient[at] == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "side"), [("additive", -1), ("additive", 1), ("proportional", -1), ("lognormal", 1)])
+def test_misfit_is_that_of_the_probability_between(kind, side):
+    noise, y, f, size = ResidualNoise.of(kind, ["y"]), 2.0, np.array([0.7, 1.9, 2.0, 3.5]), 0.4
+    other = y + side * 0.9
+    ends = np.sort([y, other])
+    deviation = size * (f if kind == "proportional" else 1)
+    off = [np.log(end / f) if kind == "lognormal" else end - f for end in ends]
+    wanted = -2 * np.log(norm.cdf(off[1] / deviation) - norm.cdf(off[0] / deviation))
+    for predicted, each in zip(f, wanted, strict=True):
+        given = (np.array([[value]]) for value in (y, True, side, other))
+        with scope("x64"):
+            h = noise.transform(jnp.array([[predicted]]))
+            found = measurement_misfit(noise, jnp.log(jnp.array([size])), h, Measurements(*given).arrays)
+        assert float(found) == pytest.approx(each)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "width"), [("additive", 0.7), ("additive", 1e-6), ("proportional", 1e-6)])
+def test_weight_of_an_interval_is_its_curvature(kind, width):
+    """And of one far narrower than the noise that of its middle, with the noise that follows the prediction."""
+    noise, f, step = ResidualNoise.of(kind, ["y"]), np.array([[1.0], [2.0], [2.9]]), 1e-3
+    shape, y = f.shape, 2.0
+    seen = Measurements(np.full(shape, y), np.ones(shape, bool), np.full(shape, -1), np.full(shape, y - width)).arrays
+    log_size = jnp.log(jnp.array([0.4]))
+    with scope("x64"):
+        found = np.asarray(weights(noise, log_size, jnp.asarray(f), seen))[:, 0]
+        logs = [
+            [measurement_misfit(noise, log_size, jnp.asarray(f[row : row + 1] + by * step), one) for by in (1, 0, -1)]
+            for row in range(3)
+            for one in [jax.tree.map(lambda part, row=row: part[row : row + 1], seen)]
+        ]
+    if kind == "additive":
+        bends = [(high - 2 * middle + low) / (2 * step**2) for high, middle, low in np.asarray(logs)]
+        np.testing.assert_allclose(found, bends, rtol=1e-4)
+    else:  # One standard deviation more of the noise is so much less of the distance.
+        z, share = (y - f[:, 0]) / (0.4 * f[:, 0]), 1 / f[:, 0]
+        np.testing.assert_allclose(found, (1 / (0.4 * f[:, 0]) + z * share) ** 2 + share**2, rtol=1e-4)
+
+
+def test_checks_take_intervals_at_their_middles():
+    y, ones = np.array([[0.5], [4.0], [9.0], [2.0]]), np.ones((4, 1), bool)
+    ends = np.array([[np.nan], [2.0], [np.nan], [np.nan]])
+    seen = Measurements(y, ones, np.array([[-1], [-1], [0], [1]]), ends)
+    assert innermost_limits(seen, 0) == (0.5, 2.0)
+    np.testing.assert_array_equal(seen.middles[:, 0], [0.5, 3.0, 9.0, 2.0])
+    np.testing.assert_allclose(seen.residuals(np.full((4, 1), 2.5))[:, 0], [-2.0, 0.5, 6.5, 0.0])
+    assert seen.is_between[:, 0].tolist() == [False, True, False, False]
+
+
+@pytest.mark.slow
+def test_intervals_are_fitted_by_draws_as_by_the_expansion():
+    """With estimates near those of the values themselves, where their upper ends are far off."""
+    data = binned_decays(60)
+    field = functools.partial(node_fit.Known, equations={"y": "-k*y"}, constants={"k": 0.4})
+    start = functools.partial(node_fit.Stated, values={"y": 10})
+    by_draws, expanded, upper = (
+        node_fit.fit_population(
+            each, random=["k"], field=field, start=start, population=node_fit.MixedEffects(method=method)
+        )
+        for each, method in ((data, "saem"), (data, "focei"), (replace(data, censored=None, other_end=None), "focei"))
+    )
+    assert by_draws.constants["k"] == pytest.approx(expanded.constants["k"], rel=0.01)
+    assert by_draws.noise["y"]["additive"].value == pytest.approx(expanded.noise["y"]["additive"].value, rel=0.03)
+    assert expanded.fixed["k"].lower < RATE < expanded.fixed["k"].upper
+    assert upper.constants["k"] < 0.9 * expanded.constants["k"]
+    rows = expanded.predictions
+    is_between = rows["other_end"].notna()
+    assert is_between.any() and (rows["other_end"][is_between] < rows["observed"][is_between]).all()
+    assert expanded.check_by_simulation().inside > 0.7

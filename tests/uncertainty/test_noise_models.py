@@ -58,6 +58,81 @@ def test_the_verdict_sees_what_the_likelihood_sees(censored):
     assert checks.says == () and checks.channels["c"].values == 40
 
 
+@pytest.fixture(scope="module")
+def rounded():
+    """A decay in bins as wide as three standard deviations of the noise, from 0 on."""
+    exact = 20 * np.exp(-RATE * TIMES) + 0.5 * np.random.default_rng(5).standard_normal(len(TIMES))
+    lower = 1.5 * np.floor(exact / 1.5)
+    return exact, lower, lower + 1.5
+
+
+def most_likely(log_probability):
+    """The most likely level, rate and noise of a decay, by another search, and the negative log-likelihood there."""
+    from scipy.optimize import minimize
+
+    def negative_log(theta):
+        level, rate, sigma = np.exp(theta)
+        return -log_probability(level * np.exp(-rate * TIMES), sigma).sum()
+
+    best = minimize(negative_log, np.log([20, 0.5, 0.4]), method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-9})
+    return np.exp(best.x), best.fun
+
+
+def fit_bins(lower, upper, **given):
+    return fit_decay(upper, censored=np.full((1, 40, 1), -1), other_end=lower.reshape(1, -1, 1), **given)
+
+
+def test_values_in_bins(rounded):
+    """Their likelihood is the probability of the bins: the fit is its maximum, and the verdict sees no misfit."""
+    exact, lower, upper = rounded
+    fit, of_exact = fit_bins(lower, upper), fit_decay(exact)
+    (_, rate, sigma), nll = most_likely(
+        lambda mean, sigma: np.log(stats.norm.cdf(upper, mean, sigma) - stats.norm.cdf(lower, mean, sigma))
+    )
+    assert fit.constants["k"] == pytest.approx(rate, rel=1e-4)
+    assert fit.model.constants()["sigma"] == pytest.approx(sigma, rel=1e-3)
+    assert fit.likelihood().nll == pytest.approx(nll, abs=1e-4)
+    found, exactly = (each.confidence().constants["k"] for each in (fit, of_exact))
+    assert found.lower < RATE < found.upper
+    assert exactly.upper - exactly.lower < found.upper - found.lower < 2 * (exactly.upper - exactly.lower)
+    assert fit.diagnose().kind in ("good", "noise-limited")
+    assert fit.check_residuals().says == ()
+
+
+def test_log_normal_noise_in_bins():
+    """Bins whose lower ends are half of the upper ones, or 0, of noise in proportion."""
+    exact = 20 * np.exp(-RATE * TIMES + 0.3 * np.random.default_rng(2).standard_normal(len(TIMES)))
+    upper = np.maximum(2.0 ** np.ceil(np.log2(exact)), 1)
+    lower = np.where(upper == 1, 0.0, upper / 2)
+    fit = fit_bins(lower, upper, sigma="lognormal")
+    with np.errstate(divide="ignore"):
+        ends = np.log(lower), np.log(upper)
+
+    def log_probability(mean, sigma):
+        low, high = (stats.norm.cdf(end, np.log(mean), sigma) for end in ends)
+        return np.log(high - low)
+
+    (_, rate, sigma), nll = most_likely(log_probability)
+    assert fit.constants["k"] == pytest.approx(rate, rel=1e-3) == pytest.approx(RATE, abs=0.05)
+    assert fit.model.constants()["sigma_log"] == pytest.approx(sigma, rel=1e-2)
+    assert fit.likelihood().nll == pytest.approx(nll, abs=1e-3)
+
+
+def test_intervals_leave_less_bias_than_their_middles():
+    """Of a decay into a lowest bin that is wide."""
+    found = {"intervals": [], "middles": []}
+    edges = np.array([-4.0, 4.0, 8.0, 12.0, 16.0, 20.0, 24.0])
+    for seed in range(8):
+        exact = 20 * np.exp(-RATE * TIMES) + 0.5 * np.random.default_rng(seed).standard_normal(len(TIMES))
+        place = np.digitize(exact, edges)
+        lower, upper = edges[place - 1], edges[place]
+        found["intervals"].append(fit_bins(lower, upper).constants["k"])
+        found["middles"].append(fit_decay((lower + upper) / 2).constants["k"])
+    bias = {name: abs(np.mean(values) - RATE) for name, values in found.items()}
+    assert bias["intervals"] < 0.5 * bias["middles"]
+    assert bias["intervals"] < 3 * np.std(found["intervals"]) / np.sqrt(8) < bias["middles"]
+
+
 def test_profile_of_a_likelihood(censored):
     fisher, profile = (censored.confidence(method).constants for method in ("fisher", "profile"))
     assert profile["k"].lower == pytest.approx(fisher["k"].lower, rel=0.01)

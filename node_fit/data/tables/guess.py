@@ -20,6 +20,7 @@ from .table import (
     is_blank,
     is_typed,
     list_names,
+    parts_of_cell,
     read_names,
     read_number,
 )
@@ -151,9 +152,9 @@ def describe_no_state(column: "pandas.Series", name: str, missing: Missing) -> s
 
 
 def number_in(value: object) -> float | None:
-    """A value as a number; None if it is none."""
+    """A value, or its limit, as a number; None if it is none."""
     try:
-        return read_number(value)
+        return read_number(parts_of_cell(value)[-1] if isinstance(value, str) else value)
     except (TypeError, ValueError):
         return None
 

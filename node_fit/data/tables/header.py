@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .table import MISSING_WORDS, split_sign
+from .table import MISSING_WORDS, parts_of_cell
 
 # What people call the times of a table.
 TIMES = {"t", "time", "times", "date", "datetime", "timestamp", "zeit", "datum"}
@@ -73,8 +73,8 @@ def split_line(line: str, delimiter: str) -> list[str]:
 
 
 def is_value(text: str) -> bool:
-    """Whether a cell reads as a number or a limit, a date or a time of day."""
-    text = split_sign(text)[1]
+    """Whether a cell reads as a number, a limit or an interval, a date or a time of day."""
+    text = parts_of_cell(text)[-1]
     return NUMBER.fullmatch(text) is not None or STAMP.fullmatch(text) is not None
 
 

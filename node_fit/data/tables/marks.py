@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .layout import Roles
 from .options import ReadingOptions
-from .table import RawTable, missing_values, split_sign
+from .table import RawTable, missing_values, parts_of_cell
 
 if TYPE_CHECKING:
     import pandas
@@ -76,17 +76,17 @@ def with_plain_numbers(
     marks = find_marks(table, columns, decimal, is_comma_free)
     groups = re.compile(f"[{re.escape(''.join(marks.groups))}]") if marks.groups else None
 
-    def with_point(value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        sign, text = split_sign(value)
+    def with_point(text: str) -> str:
         grouped = THOUSANDS.fullmatch(text)
         if groups and grouped and grouped["group"] in marks.groups and grouped["decimal"] in (None, marks.decimal):
-            return sign + groups.sub("", text).replace(marks.decimal, ".")
+            return groups.sub("", text).replace(marks.decimal, ".")
         plain = ONE_MARK.fullmatch(text)
-        return sign + text.replace(",", ".") if plain and plain[1] == marks.decimal else value
+        return text.replace(",", ".") if plain and plain[1] == marks.decimal else text
 
-    points = {name: column.map(with_point) for name, column in columns.items()}
+    def rewrite(value: object) -> object:
+        return "".join(map(with_point, parts_of_cell(value))) if isinstance(value, str) else value
+
+    points = {name: column.map(rewrite) for name, column in columns.items()}
     return replace(table, columns=table.columns | points, notes=(*table.notes, *marks.notes))
 
 
@@ -96,8 +96,8 @@ def find_marks(table: RawTable, columns: dict[str, "pandas.Series"], decimal: st
     unsure: dict[str, tuple[int, str, str]] = {}
     groups: set[str] = set()
     for name, column in columns.items():
-        for row, value in enumerate(column):
-            text = split_sign(value)[1] if isinstance(value, str) else ""
+        cells = ((row, value) for row, value in enumerate(column) if isinstance(value, str))
+        for row, text in ((row, part) for row, value in cells for part in parts_of_cell(value)):
             if UNSURE.fullmatch(text):
                 unsure.setdefault("," if "," in text else ".", (row, name, text))
             elif (plain := ONE_MARK.fullmatch(text)) and plain[1]:

@@ -267,7 +267,7 @@ def read_files(
     """Reads trajectories of a kind from files like `Dataset.from_file`, but without covariates given as numbers.
 
     **Arguments:** `rename`: columns of the files, by their names in the dataset. `is_dated`: as of `assemble`.
-    `censored`: whether states may be limits, such as `<0.5`.
+    `censored`: whether states may be limits, such as `<0.5`, or intervals.
     """
     check_unit(time_unit, roles.time is not None)
     files, columns = find_files(path), roles.named(rename)
@@ -289,7 +289,8 @@ def with_limits(
     *,
     censored: bool,
 ) -> Assembled[Data]:
-    """Trajectories whose states may be limits, which a second arrangement of the same tables marks.
+    """Trajectories whose states may be limits, which a second arrangement of the same tables marks, or intervals, whose
+    lower ends a third one has.
 
     **Arguments:** `tables`, `rename`: as they are read, and their columns by their names in the dataset. `arrange`:
     makes trajectories of tables by roles.
@@ -300,10 +301,16 @@ def with_limits(
         return arrange(tables, roles)
     columns = roles.named(rename)
     parts = [split_limits(table, columns_of_states(table, columns)) for table in tables]
-    values = arrange([numbers for numbers, _ in parts], roles)
-    marks = [without_columns(table, (*columns.inputs, *columns.covariates)) for _, table in parts]
-    sides = np.nan_to_num(arrange(marks, replace(roles, inputs=(), covariates=())).data.ys)
+    values = arrange([part.numbers for part in parts], roles)
+
+    def beside(tables: Sequence[RawTable]) -> Float[np.ndarray, "trajectory time state"]:
+        plain = [without_columns(table, (*columns.inputs, *columns.covariates)) for table in tables]
+        return arrange(plain, replace(roles, inputs=(), covariates=())).data.ys
+
+    sides = np.nan_to_num(beside([part.marks for part in parts]))
     sides[..., [name in roles.deviations for name in roles.states]] = 0
+    has_intervals = any(part.lower is not None for part in parts)
+    lower = beside([part.lower or part.numbers for part in parts]) if has_intervals else None
     if values.counts is not None and ((values.counts > 1) & (sides != 0)).any():
         row, at, state = np.argwhere((values.counts > 1) & (sides != 0))[0]
         data = values.data
@@ -311,7 +318,8 @@ def with_limits(
             f"{data.states[state]!r} has a limit among repeated measurements of trajectory {data.trajectories[row]!r} "
             f"at {data.time} = {data.ts[row, at]:g}, which has no mean; make each repeat a trajectory of its own."
         )
-    return replace(values, data=replace(values.data, censored=sides.astype(np.int8)))
+    other_end = None if lower is None else np.where((sides < 0) & (lower != values.data.ys), lower, np.nan)
+    return replace(values, data=replace(values.data, censored=sides.astype(np.int8), other_end=other_end))
 
 
 def without_columns(table: RawTable, names: Sequence[str]) -> RawTable:
@@ -467,6 +475,7 @@ def with_sigma(assembled: Assembled[Data], sigma: Sigma, states: Sequence[str]) 
         units=units,
         sigma=np.stack(parts, axis=-1),
         censored=None if data.censored is None else data.censored[..., :count],
+        other_end=None if data.other_end is None else data.other_end[..., :count],
     )
 
 

@@ -191,7 +191,7 @@ def read_numbers(table: RawTable, name: str, fix: str) -> Float[np.ndarray, " ro
             values[row] = read_number(value, table.missing)
         except (TypeError, ValueError):
             limit = isinstance(value, str) and CENSORED_CELL.fullmatch(value)
-            fix = "set data.censored=true (censored=True in Python) if it is a limit of detection" if limit else fix
+            fix = f"set data.censored=true (censored=True in Python) if it is {limit_kind(value)}" if limit else fix
             raise ValueError(f"{table.at(row, name)}: {quote(value)} is not a number; {fix}") from None
     return values
 
@@ -261,35 +261,84 @@ def read_number(value: object, missing: Missing = COMMON) -> float:
     return float(cast(float, value))
 
 
-# A value of which only a limit is known, such as `<0.5` or `> 100`.
-CENSORED_CELL = re.compile(r"\s*(?P<side><=?|>=?|≤|≥)\s*(?P<number>[^<>=≤≥]+)")
+# A value of which only a limit is known, such as `<0.5` or `> 100`, or both ends of an interval, such as `0.2..0.5`.
+CENSORED_CELL = re.compile(
+    r"\s*((?P<side><=?|>=?|≤|≥)\s*|(?P<lower>[^<>=≤≥]+?)\s*(?P<dots>\.\.)\s*)(?P<number>[^<>=≤≥]+)"
+)
 
 
-def split_sign(text: str) -> tuple[str, str]:
-    """The sign of a limit, such as `<` of `<0.5`, and its number; no sign of other values."""
-    limit = CENSORED_CELL.fullmatch(text)
-    return ("", text.strip()) if limit is None else (limit["side"], limit["number"].strip())
+def parts_of_cell(text: str) -> list[str]:
+    """The parts of a cell without blanks around them: the sign of a limit and its number, the ends of an interval with
+    `..` between them, or a value alone."""
+    found = CENSORED_CELL.fullmatch(text)
+    if found is None:
+        return [text.strip()]
+    return [part.strip() for part in found.group("side", "lower", "dots", "number") if part]
 
 
-def split_limits(table: RawTable, names: Collection[str]) -> tuple[RawTable, RawTable]:
-    """A table with limits as plain numbers, and one that says where they are: -1 for `<`, 1 for `>`, else 0.
+def limit_kind(text: str) -> str:
+    """What a cell of several parts says, in words."""
+    return "an interval" if ".." in parts_of_cell(text) else "a limit of detection"
 
-    **Arguments:** `names`: the columns in which limits may be.
+
+class SplitTable(NamedTuple):
+    """A table whose states may be limits or intervals, in plain numbers.
+
+    - `numbers`: of an interval the upper end. `marks`: -1 where a value lies below that, 1 where above, else 0.
+    - `lower`: of an interval the lower end, else as in `numbers`; None if there is no interval.
+    """
+
+    numbers: RawTable
+    marks: RawTable
+    lower: RawTable | None
+
+
+def split_limits(table: RawTable, names: Collection[str]) -> SplitTable:
+    """Takes limits and intervals in the columns `names` apart.
+
+    **Raises:** `ValueError` that names the cell, if the lower end of an interval is not below the upper one.
     """
     import pandas as pd
 
-    numbers, marks = dict(table.columns), dict(table.columns)
+    numbers, marks, lower = dict(table.columns), dict(table.columns), dict(table.columns)
+    has_intervals = False
     for name in names:
         cells = table.columns[name].to_numpy(dtype=object)
-        limits = [CENSORED_CELL.fullmatch(cell) if isinstance(cell, str) else None for cell in cells]
-        pairs = zip(cells, limits, strict=True)
-        if any(limits):
-            numbers[name] = pd.Series([cell if limit is None else limit["number"] for cell, limit in pairs])
-        sides = [0.0 if limit is None else -1.0 if limit["side"][0] in "<≤" else 1.0 for limit in limits]
-        marks[name] = pd.Series(np.where([is_missing(cell, table.missing) for cell in cells], np.nan, sides))
-    # Numbers that stand for missing values are none among the marks.
-    unmarked = table.missing._replace(numbers=())
-    return replace(table, columns=numbers), replace(table, columns=marks, missing=unmarked)
+        parts = [parts_of_cell(cell) if isinstance(cell, str) else [cell] for cell in cells]
+        absent = [is_missing(cell, table.missing) for cell in cells]
+        if any(len(part) > 1 for part in parts):
+            numbers[name] = pd.Series([part[-1] for part in parts])
+        intervals = {row: read_lower(table, row, name, part) for row, part in enumerate(parts) if ".." in part}
+        ends = [np.nan if absent[row] else intervals.get(row, part[-1]) for row, part in enumerate(parts)]
+        lower[name] = pd.Series(ends, dtype=object)
+        has_intervals |= bool(intervals)
+        sides = [0.0 if len(part) == 1 else 1.0 if part[0] in (">", ">=", "≥") else -1.0 for part in parts]
+        marks[name] = pd.Series(np.where(absent, np.nan, sides))
+    # Numbers that stand for missing values are none among marks and ends.
+    beside = replace(table, missing=table.missing._replace(numbers=()))
+    return SplitTable(
+        replace(table, columns=numbers),
+        replace(beside, columns=marks),
+        replace(beside, columns=lower) if has_intervals else None,
+    )
+
+
+def read_lower(table: RawTable, row: int, name: str, parts: Sequence[str]) -> float:
+    """The lower end of an interval.
+
+    **Raises:** `ValueError` if the ends are no numbers, or it is not below the upper one.
+    """
+    where, cell = table.at(row, name), quote("".join(parts))
+    try:
+        lower, upper = float(parts[0]), float(parts[-1])
+    except ValueError:
+        raise ValueError(f"{where}: {cell} is no interval; write its two ends as numbers, such as 0.2..0.5.") from None
+    if not lower < upper:
+        raise ValueError(
+            f"{where}: the lower end of {cell} must be below the upper one; exchange them, or write a value that is "
+            "known as one number."
+        )
+    return lower
 
 
 def is_missing(value: object, missing: Missing) -> bool:

@@ -82,7 +82,7 @@ class Fitted(AbstractStart):
             def residuals(start: Float[Array, " state"]) -> Float[Array, " residual"]:
                 ys = simulate(jnp.where(free, start[None], guess), own)
                 # A start from which the solve fails counts as far off, so that the search turns back.
-                misfit = own.weighted(jnp.where(jnp.isfinite(ys), ys - own.ys, FAR_START))
+                misfit = own.weighted(jnp.where(jnp.isfinite(ys), ys - own.middles, FAR_START))
                 return jnp.where(mask, misfit, 0).reshape(-1)
 
             typical = jnp.where(free[0], self.values.mean(axis=0), guess[0])
