@@ -47,7 +47,7 @@ MAX_PREDICTED, NOISE_SEED = 200, 0
 # Warm-up learns correlations, and not the widths alone, where it has so many steps for each coordinate: its first
 # windows have few draws.
 STEPS_FOR_CORRELATIONS = 50
-SAMPLED = "a fit, a population's or a PEtab fit, or a PEtab problem"
+KINDS_OF_FIT = "a fit, a population's or a PEtab fit, or a PEtab problem"
 NEEDS = 'sampling needs BlackJAX and ArviZ; install them with pip install "node-fit[sample]".'
 
 
@@ -253,7 +253,7 @@ def sample(
         raise ValueError(f"draws, chains and warmup must be at least 4, 2 and 20, got {draws}, {chains}, {warmup}.")
     if not 0 < acceptance < 1:
         raise ValueError(f"acceptance must be above 0 and below 1, got {acceptance}.")
-    check_argument("fit", fit, Fit | PopulationFit | PEtabFit | Problem | Objective, SAMPLED)
+    check_argument("fit", fit, Fit | PopulationFit | PEtabFit | Problem | Objective, KINDS_OF_FIT)
     density, place = density_and_scope(fit, prior)
     with place:
         chain = draw_chains(density, draws, chains, warmup, acceptance, jax.random.key(seed))

@@ -153,7 +153,7 @@ def test_densities_of_priors_are_scipys():
     [
         ({"draws": 2}, "draws, chains and warmup must be at least 4, 2 and 20"),
         ({"acceptance": 1.5}, "acceptance must be above 0 and below 1"),
-        ({}, "fit must be a fit, a PEtab fit or a PEtab problem"),
+        ({}, "fit must be a fit, a population's or a PEtab fit, or a PEtab problem"),
     ],
 )
 def test_arguments_are_checked(given, says):
