@@ -247,12 +247,13 @@ def draw_beyond(
 def draw_between(
     one: Float[np.ndarray, "..."], other: Float[np.ndarray, "..."], shares: Float[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """The normal number between two, below which lies such a share of their probability."""
+    """The normal number between two, below which lies such a share of their probability; NaN where one is."""
     from scipy.special import log_ndtr, ndtri_exp
 
     side = np.where(one + other > 0, -1.0, 1.0)  # On the side below 0, logarithms of probabilities are exact.
     low, high = np.minimum(side * one, side * other), np.maximum(side * one, side * other)
-    return side * ndtri_exp(np.logaddexp(np.log1p(-shares) + log_ndtr(low), np.log(shares) + log_ndtr(high)))
+    with np.errstate(invalid="ignore"):
+        return side * ndtri_exp(np.logaddexp(np.log1p(-shares) + log_ndtr(low), np.log(shares) + log_ndtr(high)))
 
 
 def check_channels(

@@ -55,7 +55,11 @@ class Predictors(NamedTuple):
     @property
     def spans(self) -> Float[Array, "..."] | None:
         """`width` in standard deviations."""
-        return None if self.width is None else jnp.asarray(self.width) * jnp.exp(-self.log_scale)
+        if self.width is None:
+            return None
+        # An infinite factor would make a gradient of zero no number.
+        is_interval, width = finite_width(jnp.asarray(self.width))
+        return jnp.where(is_interval, width * jnp.exp(-self.log_scale), jnp.inf)
 
     @property
     def beyond(self) -> Float[Array, "..."]:

@@ -41,6 +41,9 @@ def test_limits_beside_intervals_are_as_they_are_alone():
     alone = mixed._replace(width=None)
     for value in (Squares().negative_log, lambda each: Squares().rows(each)[0]):
         np.testing.assert_array_equal(value(mixed)[::2], value(alone)[::2])
+    found, wanted = (differentiate_likelihood(Squares(), each) for each in (mixed, alone))
+    np.testing.assert_allclose(found.gradient[:, ::2], wanted.gradient[:, ::2], rtol=1e-12)
+    np.testing.assert_allclose(found.hessian[..., ::2], wanted.hessian[..., ::2], rtol=1e-12)
 
 
 @pytest.mark.slow
