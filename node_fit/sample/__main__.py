@@ -35,7 +35,7 @@ from ..runtime.placement import scope
 from ..runtime.serialization import Json, __version__, is_json
 from ..storage.files import explain_disk, write_file
 from ..storage.model_file import load
-from .sampling import Posterior, sample
+from .sampling import Posterior, check_settings, sample
 
 DRAWS_FILE, POSTERIOR_FILE = "posterior.parquet", "posterior.json"
 PETAB_SUFFIXES = (".yaml", ".yml")
@@ -63,6 +63,7 @@ def main() -> None:
     say = functools.partial(console.print, soft_wrap=True, markup=False)
     try:
         with Display(console) as display, Interruption(say, lambda: say("stopped by SIGINT; no draws were written")):
+            check_settings(**settings)
             display.say("drawing from the posterior")
             posterior = draw_posterior(given.run, settings)
             out.mkdir(parents=True, exist_ok=True)

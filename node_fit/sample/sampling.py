@@ -247,12 +247,7 @@ def sample(
     **Raises:** `ValueError` if the fit has no likelihood, or the data leave a direction open; `ImportError` that says
     what to install.
     """
-    for name, value in (("draws", draws), ("chains", chains), ("warmup", warmup), ("seed", seed)):
-        check_argument(name, value, int)
-    if draws < 4 or chains < 2 or warmup < 20:
-        raise ValueError(f"draws, chains and warmup must be at least 4, 2 and 20, got {draws}, {chains}, {warmup}.")
-    if not 0 < acceptance < 1:
-        raise ValueError(f"acceptance must be above 0 and below 1, got {acceptance}.")
+    check_settings(draws, chains, warmup, acceptance, seed)
     check_argument("fit", fit, Fit | PopulationFit | PEtabFit | Problem | Objective, KINDS_OF_FIT)
     density, place = density_and_scope(fit, prior)
     with place:
@@ -274,6 +269,16 @@ def sample(
         chain.sampling_seconds,
         fit if isinstance(fit, Fit) else None,
     )
+
+
+def check_settings(draws: int, chains: int, warmup: int, acceptance: float, seed: int) -> None:
+    """Refuses settings of `sample` that are out of range."""
+    for name, value in (("draws", draws), ("chains", chains), ("warmup", warmup), ("seed", seed)):
+        check_argument(name, value, int)
+    if draws < 4 or chains < 2 or warmup < 20:
+        raise ValueError(f"draws, chains and warmup must be at least 4, 2 and 20, got {draws}, {chains}, {warmup}.")
+    if not 0 < acceptance < 1:
+        raise ValueError(f"acceptance must be above 0 and below 1, got {acceptance}.")
 
 
 def constants_shape(constants: Mapping[str, np.ndarray]) -> tuple[int, ...]:

@@ -6,13 +6,20 @@ import sys
 import numpy as np
 import pytest
 
-from node_fit.sample.__main__ import chosen_ridge, sample_run, summarise_posterior
+from node_fit.sample.__main__ import chosen_ridge, main, sample_run, summarise_posterior
 from node_fit.sample.sampling import Posterior
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="neither a run directory nor a PEtab problem"):
         sample_run(tmp_path, {})
+
+
+def test_settings_are_checked_before_a_run_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["sample", str(tmp_path), "--draws", "2"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "draws, chains and warmup must be at least 4, 2 and 20, got 2, 4, 500" in capsys.readouterr().err
 
 
 def test_the_ridge_of_a_run_is_its_prior():
