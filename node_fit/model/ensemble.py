@@ -30,6 +30,7 @@ from .rollout import (
     observe_increases,
     predicted_frame,
     reduce_to_beginning,
+    without_start,
 )
 
 if TYPE_CHECKING:
@@ -240,11 +241,12 @@ class Ensemble(eqx.Module):
             arrays, static = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
             stacked = jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *arrays)
             every = carry(stacked, dtype_of(precision))
+            begun = without_start(every), without_start(static[0])
 
             def at_times(batch: Batch, wanted: np.ndarray) -> np.ndarray:
                 def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Array, Front]:
                     placed = carry((batch.origin, intervals, front), dtype_of(precision))
-                    return advance_all(every, static[0], *placed)
+                    return advance_all(*begun, *placed)
 
                 def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
                     needed = first_model.start.needed(batch)

@@ -239,13 +239,20 @@ def compile_prediction(model: Model, batch: Batch, wanted: Wanted) -> None:
 def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Solve:
     dtype = dtype_of(precision_of(model))
 
+    begun = without_start(model)
+
     def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Array, Front]:
-        return advance_channels(model, *carry((batch.origin, intervals, front), dtype))
+        return advance_channels(begun, *carry((batch.origin, intervals, front), dtype))
 
     def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
         return begin_prediction(model, model.start.needed(batch), first)
 
     return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
+
+
+def without_start(model: AnyModel) -> AnyModel:
+    """The model as a solve goes on with it: its program is the same, whatever the rule for starts."""
+    return eqx.tree_at(lambda m: m.start, model, None)
 
 
 def begin_prediction(model: Model, needed: Batch, first: Intervals) -> tuple[Array, Front]:
