@@ -258,6 +258,7 @@ def is_table(word: str) -> bool:
 class Columns(NamedTuple):
     """What the columns of a file are taken for; None, or none, of a role that the command gives itself.
 
+    - `inputs`: columns that equations name and do not predict.
     - `deviations`: columns of the standard deviations of all states, by these; else empty.
     - `time_of_day`: the column of times of day, if that of times holds dates.
     - `no_states`: columns that hold no measurements, each with why.
@@ -270,6 +271,7 @@ class Columns(NamedTuple):
     deviations: Mapping[str, str] = MappingProxyType({})
     no_states: Mapping[str, str] = MappingProxyType({})
     time_of_day: str | None = None
+    inputs: Sequence[str] = ()
 
 
 def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
@@ -287,7 +289,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    time, trajectory, states, others, deviations, no_states, time_of_day = columns
+    time, trajectory, states, others, deviations, no_states, time_of_day, inputs = columns
     made = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     said: list[str] = []
     if time is not None:
@@ -301,11 +303,17 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         said.append(f"{trajectory!r} names the trajectory")
     if deviations:
         given = {**given, "data.sigma": f"data.sigma={as_value(deviations)}"}
+    if inputs:
+        given = {**given, "data.inputs": f"data.inputs={as_value(inputs)}"}
     renamed = keys_with_plain_names(column_names(path, reading_of(given)), states, given)
     if states:
         said.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
         if not renamed:
             made.append(f"data.states={as_value(states)}")
+    if inputs:
+        said.append(f"{list_names(inputs, FEW_COLUMNS)} {'is an input' if len(inputs) == 1 else 'are inputs'}")
+        if not renamed:
+            made.append(f"data.inputs={as_value(inputs)}")
     if deviations:
         said.append(f"{list_names(list(deviations.values()), FEW_COLUMNS)} hold standard deviations")
         if "sigma" not in renamed:
@@ -327,18 +335,12 @@ def keys_of_doses(path: Path, files: Sequence[str], given: Mapping[str, str]) ->
     **Raises:** `ValueError` or `OSError` if the file can't be read so.
     """
     names = column_names(path)
-    equations = value_of(given.get("field.equations", ""))
-    if (
-        "data" in given
-        or not is_dosing_table(names)
-        or not equations
-        or {"data.observable", "data.events"} & set(given)
-    ):
+    if "data" in given or not is_dosing_table(names) or {"data.observable", "data.events"} & set(given):
         return None
-    texts = read_equation_lines(equations) if isinstance(equations, str) else equations
-    if not is_mapping(texts):
+    equations = gather_equations(given)
+    if not equations:
         return None
-    compartments, words = [str(name) for name in texts], find_columns(names)
+    compartments, words = list(equations), find_columns(names)
     states = guess_measured(path, compartments)
     infusions = [f"{INFUSION}{state}" for state in infused_states(path, compartments)]
     keys: dict[str, object] = {
@@ -362,6 +364,32 @@ def keys_of_doses(path: Path, files: Sequence[str], given: Mapping[str, str]) ->
         if name.upper() == OCCASION
     )
     return ["data=nonmem", *made], f"{said}{measured}{rest}"
+
+
+def gather_equations(given: Mapping[str, str]) -> dict[str, str]:
+    """The equations of a command by state, of a mapping or a file; none if it has none that can be read."""
+    equations = value_of(given.get("field.equations", ""))
+    try:
+        texts = read_equation_lines(equations) if equations and isinstance(equations, str) else equations
+    except (ValueError, OSError):  # The run says what is wrong with the file.
+        return {}
+    return {str(name): str(text) for name, text in texts.items()} if is_mapping(texts) else {}
+
+
+def split_by_equations(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The columns that equations and formulas of channels predict, and those that these name besides, unless the
+    command names the inputs. Constants that it names are no columns."""
+    formulas = value_of(given.get("observation.formulas", ""))
+    channels = gather_equations(given) | ({str(k): str(v) for k, v in formulas.items()} if is_mapping(formulas) else {})
+    constants = {key.removeprefix("field.constants.") for key in given}
+    for key in ("field.constants", "random"):
+        value = value_of(given.get(key, ""))
+        constants |= set(map(str, value)) if is_mapping(value) or is_list(value) else set()
+    words: list[str] = re.findall(r"[^\W\d]\w*", " ".join(channels.values()))
+    named = set(words) - constants - set(channels) if "data.inputs" not in given else set[str]()
+    short = plain_names(names)
+    states = [name for name in names if short.get(name, name) in channels]
+    return states, [name for name in names if short.get(name, name) in named]
 
 
 def keys_with_plain_names(names: Sequence[str], states: Sequence[str], given: Mapping[str, str]) -> dict[str, object]:
@@ -432,12 +460,14 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
         raise ValueError(f"{file} has no column of a state: {why}; name the columns, data.time=... data.states=[...].")
     deviations = {} if "data.sigma" in given else find_deviations(free)
     free = [name for name in free if name not in deviations.values()]
-    states = [name for name in free if name in guess.states] if guess.states else free
-    others = [name for name in free if name not in states]
+    states, inputs = split_by_equations(free, given)
+    if not states:
+        states, inputs = [name for name in free if name in guess.states] if guess.states else free, []
+    others = [name for name in free if name not in (*states, *inputs)]
     if not set(states) <= set(deviations):  # Noise is known of all states, or of none.
         others, deviations = [*others, *deviations.values()], {}
     deviations = {name: deviations[name] for name in states if deviations}
-    return Columns(time, records, states, others, deviations, no_states, time_of_day)
+    return Columns(time, records, states, others, deviations, no_states, time_of_day, inputs)
 
 
 def reading_of(given: Mapping[str, str]) -> ReadingOptions:

@@ -107,6 +107,28 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("equations", "words", "made"),
+    [
+        ('{temp: "k*(plate - temp)"}', [], ["data.states=[temp]", "data.inputs=[plate]"]),
+        ('{temp: "-k*temp"}', [], ["data.states=[temp]"]),
+        ('{temp: "k*(plate - temp)"}', ["+field.constants.plate=1"], ["data.states=[temp]"]),
+        ('{temp: "k*(plate - temp)"}', ["random=[plate]"], ["data.states=[temp]"]),
+        (
+            '{heat: "k*plate - heat"}',
+            ["observation.formulas={temp: heat/c}"],
+            ["data.states=[temp]", "data.inputs=[plate]"],
+        ),
+        ('{other: "-k*other"}', [], ["data.states=[plate,temp,x]"]),
+        ('{temp: "k*(plate - temp)"}', ["data.inputs=[x]"], ["data.states=[temp]"]),
+    ],
+)
+def test_equations_say_which_columns_are_states_and_inputs(folder, equations, words, made):
+    (folder / "probe.csv").write_text("t,plate,temp,x\n0,34,18,1\n1,34,20,2\n2,35,22,1\n")
+    found = complete(["probe.csv", f"field.equations={equations}", *words], "node_fit")
+    assert [word for word in found if word.startswith(("data.states", "data.inputs")) and word not in words] == made
+
+
 @pytest.mark.parametrize("pump", ["Pump (V)", "Pump"])
 def test_columns_with_blanks_and_units_get_names_for_equations(folder, pump):
     (folder / "tank.csv").write_text("t (s),Upper tank (cm),Pump (V)\n0,1,2\n1,2,3\n2,3,1\n")
