@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -64,8 +65,7 @@ def main() -> None:
     try:
         with Display(console) as display, Interruption(say, lambda: say("stopped by SIGINT; no draws were written")):
             check_settings(**settings)
-            display.say("drawing from the posterior")
-            posterior = draw_posterior(given.run, settings)
+            posterior = draw_posterior(given.run, settings, display.say)
             out.mkdir(parents=True, exist_ok=True)
             posterior.save(out / DRAWS_FILE)
             write_file(out / POSTERIOR_FILE, json.dumps(summarise_posterior(posterior), indent=2).encode())
@@ -79,12 +79,14 @@ def main() -> None:
     print(f"draws: {out / DRAWS_FILE}")
 
 
-def draw_posterior(run: Path, settings: Json) -> Posterior:
-    """Draws from the posterior of a run directory's fit, or of a PEtab problem."""
-    return sample(read_petab(run), **settings) if run.suffix in PETAB_SUFFIXES else sample_run(run, settings)
+def draw_posterior(run: Path, settings: Json, tell: Callable[[str], None]) -> Posterior:
+    """Draws from the posterior of a run directory's fit, or of a PEtab problem; `tell` is told of each stage."""
+    if run.suffix in PETAB_SUFFIXES:
+        return sample(read_petab(run), **settings, tell=tell)
+    return sample_run(run, settings, tell)
 
 
-def sample_run(run: Path, settings: Json) -> Posterior:
+def sample_run(run: Path, settings: Json, tell: Callable[[str], None]) -> Posterior:
     """Draws from the posterior of the fit of a run directory.
 
     **Raises:** `ValueError` or `OSError` with a sentence.
@@ -98,7 +100,8 @@ def sample_run(run: Path, settings: Json) -> Posterior:
     config = with_data_of(run, config)
     keep_programs(False if config.get("compile_cache") is False else "auto")
     with scope(config.precision):
-        return sample(reopen_fit(run, config), **settings)
+        tell("fitting the population again" if is_population(config) else "opening the run")
+        return sample(reopen_fit(run, config), **settings, tell=tell)
 
 
 def reopen_fit(run: Path, config: DictConfig) -> Fit | PopulationFit:

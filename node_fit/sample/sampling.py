@@ -221,6 +221,7 @@ def sample(
     acceptance: float = 0.8,
     prior: Mapping[str, Sequence[object]] | None = None,
     seed: int = 0,
+    tell: Callable[[str], None] = lambda stage: None,
 ) -> Posterior:
     """Draws from the posterior of a fit by the No-U-Turn Sampler (Hoffman and Gelman, JMLR 15, 2014; BlackJAX).
 
@@ -241,6 +242,7 @@ def sample(
     - `prior`: of constants by name, such as `{"k": ("lognormal", -1.0, 0.5)}`, in the user's units; others are flat,
       positive ones in their logarithm. A PEtab problem has priors of its own.
     - `seed`: of the draws.
+    - `tell`: told of each stage, in words.
 
     **Returns:** a `Posterior`.
 
@@ -249,9 +251,10 @@ def sample(
     """
     check_settings(draws, chains, warmup, acceptance, seed)
     check_argument("fit", fit, Fit | PopulationFit | PEtabFit | Problem | Objective, KINDS_OF_FIT)
+    tell("looking around the optimum")
     density, place = density_and_scope(fit, prior)
     with place:
-        chain = draw_chains(density, draws, chains, warmup, acceptance, jax.random.key(seed))
+        chain = draw_chains(density, draws, chains, warmup, acceptance, jax.random.key(seed), tell)
     parameters = density.parameters(chain.coordinates)
     constants = density.values(parameters)
     if isinstance(fit, Fit):
@@ -315,7 +318,15 @@ class Chains:
     sampling_seconds: float
 
 
-def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptance: float, key: PRNGKeyArray) -> Chains:
+def draw_chains(
+    density: Density,
+    draws: int,
+    chains: int,
+    warmup: int,
+    acceptance: float,
+    key: PRNGKeyArray,
+    tell: Callable[[str], None],
+) -> Chains:
     """Adapts the sampler of each chain, and draws."""
     try:
         blackjax: PyTree = importlib.import_module("blackjax")
@@ -342,8 +353,10 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
         return jax.lax.scan(advance, state, jax.random.split(key, draws))[1]
 
     map_chains = map_on_cores if density.on_cores else map_in_batch
+    tell(f"warming up {chains} chains by {warmup} steps")
     adapted = map_chains(adapt, jax.random.split(adapt_key, chains), starts)()
     run = map_chains(draw, jax.random.split(draw_key, chains), *adapted)
+    tell(f"drawing {draws} times from each of {chains} chains")
     sampling = time.perf_counter()
     positions, values, diverging = (np.asarray(each) for each in run())
     ended = time.perf_counter()

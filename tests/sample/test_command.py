@@ -12,7 +12,7 @@ from node_fit.sample.sampling import Posterior
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="neither a run directory nor a PEtab problem"):
-        sample_run(tmp_path, {})
+        sample_run(tmp_path, {}, print)
 
 
 def test_settings_are_checked_before_a_run_is_read(tmp_path, monkeypatch, capsys):

@@ -64,7 +64,9 @@ def test_the_joint_density_is_normal_and_has_its_gradient(lines):
 def test_draws_of_a_population_have_the_quantiles_of_quadrature(lines):
     """Of a typical slope with a flat prior, a uniform deviation between subjects, and noise flat in its logarithm."""
     fit = node_fit.fit_population(lines, random={"s0": "normal"}, options=options())
-    posterior = node_fit.sample(fit, draws=1000, warmup=300)
+    stages: list[str] = []
+    posterior = node_fit.sample(fit, draws=1000, warmup=300, tell=stages.append)
+    assert stages[1:] == ["warming up 4 chains by 300 steps", "drawing 1000 times from each of 4 chains"]
     slopes, between, noise = np.linspace(0.5, 3.5, 121), np.linspace(1e-3, 3, 240), np.exp(np.linspace(-2, 0.5, 90))
     means = lines.ys[..., 0] @ TIMES / (TIMES @ TIMES)
     rest = ((lines.ys[..., 0] - means[:, None] * TIMES) ** 2).sum()
