@@ -265,7 +265,8 @@ class Job:
         alone = self.number is None and self.trial is None and not self.config.resume
         if alone and has_first_answer(self.windows, options.scaling.angles):
             say = functools.partial(self.console.print, soft_wrap=True, markup=False)
-            self.answering = Answering(self.windows, self.files.plots / FIT_PICTURE, say, self.pictured)
+            picture = self.files.plots / FIT_PICTURE
+            self.answering = Answering(self.windows, picture, say, self.pictured, options.field)
             self.answering.begin()
 
     @property

@@ -1,4 +1,4 @@
-"""The first answer of a run: what simple models make of the data, said and drawn before anything is compiled."""
+"""The first answer of a run: what simple models or known equations make of the data, before anything is compiled."""
 
 import math
 import threading
@@ -11,6 +11,8 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..evaluation.baselines import baselines, predict_baselines
+from ..evaluation.metrics import score_predictions
+from ..fitting.uncompiled import FirstFit, fit_without_compiling
 from ..plots.curves import TRAIN, Curves, Dense
 from ..report.run_files import Summary
 from ..storage.files import write_file
@@ -21,51 +23,83 @@ from .console import format_number
 MAX_ANSWER_WAIT = 1.0
 MAX_CURVE_POINTS = 1_000
 SIMPLE_MODELS = {"linear": "a linear model", "persistence": "the last known value", "mean": "the mean"}
+# By how much errors differ that are as good as each other.
+EQUAL_ERROR = 0.01
 # Of the roles of data that a run has, the first tells how good a model is.
 TELLING_ROLES = ("validation", "test", TRAIN)
-CAPTION = "a linear model, which the fit will replace"
+LINEAR_CAPTION, EQUATIONS_CAPTION = (
+    "a linear model, which the fit will replace",
+    "first constants of the equations, which the fit will replace",
+)
 
 
 @dataclass(frozen=True)
 class FirstAnswer:
-    """How good simple models are.
+    """How good simple models are, or known equations.
 
     - `role`: the data that they predict: those held out, if some are.
     - `nrmse`: by the names of `predict_baselines`, those that are finite.
+    - `equations`: a fit of them. `error`: its NRMSE.
     """
 
     role: str
     nrmse: Mapping[str, float]
+    equations: FirstFit | None = None
+    error: float = math.nan
 
     @staticmethod
-    def of(splits: Mapping[str, Dataset]) -> "FirstAnswer | None":
-        """The answer for data by their roles; None where nothing varies, so that not even the mean has a score."""
+    def of(splits: Mapping[str, Dataset], field: object = None, draws: int = 0) -> "FirstAnswer | None":
+        """The answer for data by their roles; None where nothing varies, so that not even the mean has a score, and
+        where states jump at events without equations that say what they do then.
+
+        **Arguments:** `field`, `draws`: as of `fit_without_compiling`.
+        """
         role = find_telling_role(splits)
         scores = baselines(splits[TRAIN], splits[role])
         known = {name: scores[name].nrmse for name in SIMPLE_MODELS if name in scores}
         finite = {name: nrmse for name, nrmse in known.items() if math.isfinite(nrmse)}
-        return FirstAnswer(role, finite) if "mean" in finite else None
+        if "mean" not in finite:
+            return None
+        fit = fit_without_compiling(field, splits, TRAIN, draws=draws)
+        error = math.nan if fit is None else score_predictions(splits[role], fit.at_rows(role)).nrmse
+        if math.isfinite(error):
+            return FirstAnswer(role, finite, fit, error)
+        return None if has_events(splits) else FirstAnswer(role, finite)
 
     @property
     def best(self) -> str:
-        """The name of the model with the least error."""
+        """The name of the simple model with the least error."""
         return min(self.nrmse, key=lambda name: self.nrmse[name])
 
     def __str__(self) -> str:
-        (name, nrmse), *others = self.nrmse.items()
-        rest = "".join(f", {SIMPLE_MODELS[name]} {format_number(error)}" for name, error in others)
-        return f"first answer: {SIMPLE_MODELS[name]} has an NRMSE of {format_number(nrmse)} on {self.role} data{rest}"
+        simple = [(SIMPLE_MODELS[name], error) for name, error in self.nrmse.items()]
+        if self.equations is None:
+            (name, error), *simple = simple
+            said, values = f"{name} has", ""
+        else:
+            said, error, constants = "the equations have", self.error, self.equations.constants
+            values = ", ".join(f"{name} = {value:.3g}" for name, value in constants.items())
+        named = f" ({values})" if values else ""
+        rest = "".join(f", {name} {format_number(error)}" for name, error in simple)
+        return f"first answer: {said} an NRMSE of {format_number(error)} on {self.role} data{named}{rest}"
 
     def describe_change(self, summary: Summary) -> str | None:
         """What the fit has changed, by the run's own scores of both, on the same rows; None without scores."""
         fitted, simple = summary["metrics"].get(self.role), summary["baselines"].get(self.best, {}).get(self.role)
-        if fitted is None or simple is None or (new := fitted["nrmse"]) is None or (old := simple["nrmse"]) is None:
+        if fitted is None or (new := fitted["nrmse"]) is None:
             return None
-        change = "better" if new < old else "no better"
-        return (
-            f"{change} than the first answer: NRMSE {format_number(new)} on {self.role} data, where "
-            f"{SIMPLE_MODELS[self.best]} has {format_number(old)} on the same rows"
-        )
+        if self.equations is not None:
+            change = "as good as" if abs(new - self.error) <= EQUAL_ERROR * self.error else words_of(new, self.error)
+            there = f"it had {format_number(self.error)}"
+        elif simple is None or (old := simple["nrmse"]) is None:
+            return None
+        else:
+            change, there = words_of(new, old), f"{SIMPLE_MODELS[self.best]} has {format_number(old)} on the same rows"
+        return f"{change} the first answer: NRMSE {format_number(new)} on {self.role} data, where {there}"
+
+
+def words_of(new: float, old: float) -> str:
+    return "better than" if new < old else "no better than"
 
 
 def find_telling_role(splits: Mapping[str, Dataset]) -> str:
@@ -73,16 +107,20 @@ def find_telling_role(splits: Mapping[str, Dataset]) -> str:
     return next(role for role in TELLING_ROLES if role in splits)
 
 
+def has_events(splits: Mapping[str, Dataset]) -> bool:
+    return any(part.events is not None for part in splits.values())
+
+
 def has_first_answer(splits: Mapping[str, Dataset], angles: object) -> bool:
-    """Whether simple models say something of these data: they know nothing of events, nor of turns.
+    """Whether there may be an answer: it knows nothing of turns.
 
     **Arguments:** `angles`: the states that the run takes for angles, which the data themselves do not name yet.
     """
-    return not angles and all(part.events is None and not part.angles for part in splits.values())
+    return not angles and not any(part.angles for part in splits.values())
 
 
 class Answering:
-    """Finds the first answer in a thread, says it, and draws the linear model, beside the compiling.
+    """Finds the first answer in a thread, says it, and draws the equations or the linear model, beside the compiling.
 
     A failure is passed over, since the end of the run has all of this again.
 
@@ -92,6 +130,7 @@ class Answering:
     - `picture`: the file to write.
     - `say`: is called with the sentence.
     - `trajectories`: names of those that are drawn.
+    - `field`, `draws`: as of `fit_without_compiling`.
     """
 
     def __init__(
@@ -100,8 +139,11 @@ class Answering:
         picture: Path,
         say: Callable[[str], object],
         trajectories: Sequence[str],
+        field: object = None,
+        draws: int = 0,
     ):
         self.splits, self.picture, self.say, self.trajectories = splits, picture, say, trajectories
+        self.field, self.draws = field, draws
         self.answer: FirstAnswer | None = None
         self.said = threading.Event()
         self.thread = threading.Thread(target=self.run, name="first answer", daemon=True)
@@ -120,15 +162,30 @@ class Answering:
     def run(self) -> None:
         with suppress(Exception):
             try:
-                self.answer = FirstAnswer.of(self.splits)
+                self.answer = FirstAnswer.of(self.splits, self.field, self.draws)
                 if self.answer is not None:
                     self.say(str(self.answer))
             finally:
                 self.said.set()
             values = sum(part.ys.size for part in self.splits.values())
-            if self.answer is not None and "linear" in self.answer.nrmse and values <= MAX_DRAWN_VALUES:
-                self.picture.parent.mkdir(exist_ok=True)
-                write_file(self.picture, png_of_fit(linear_curves(self.splits), CAPTION, self.trajectories))
+            if self.answer is not None and values <= MAX_DRAWN_VALUES:
+                self.draw(self.answer)
+
+    def draw(self, answer: FirstAnswer) -> None:
+        if answer.equations is not None:
+            curves, caption = equation_curves(self.splits, answer.equations), EQUATIONS_CAPTION
+        elif "linear" in answer.nrmse:
+            curves, caption = linear_curves(self.splits), LINEAR_CAPTION
+        else:
+            return
+        self.picture.parent.mkdir(exist_ok=True)
+        write_file(self.picture, png_of_fit(curves, caption, self.trajectories))
+
+
+def equation_curves(splits: Mapping[str, Dataset], fit: FirstFit) -> Curves:
+    """The curves of known equations, at the solver's steps."""
+    dense = {role: (fit.ts[role], fit.ys[role]) for role in splits}
+    return Curves(splits=dict(splits), dense=dense, at_rows={role: fit.at_rows(role) for role in splits})
 
 
 def linear_curves(splits: Mapping[str, Dataset]) -> Curves:

@@ -29,12 +29,16 @@ from ..report.pages import make_run_page
 from ..runtime.compilation import keep_programs
 from ..runtime.serialization import Json
 from ..storage.files import write_file
-from .background import warn_on_error
+from .background import FIT_PICTURE, warn_on_error
 from .config.build import build, build_parts, check_top, errors_of_data, trajectories_to_plot
 from .config.composition import ConfigError
 from .console import pluralize
+from .first_answer import Answering
 from .run_directory import RunDirectory, write_config
 from .run_logger import Interruption
+
+# Other first values of a typical subject's constants, from the best of which the first answer is fitted.
+ANSWER_DRAWS = 64
 
 
 class PopulationTask(NamedTuple):
@@ -101,11 +105,21 @@ class PopulationRun:
         for note in task.notes:
             self.say(note)
         with Display(self.console) as display, Interruption(self.say, self.leave):
+            answering = Answering(
+                {TRAIN: train},
+                files.plots / FIT_PICTURE,
+                self.say,
+                train.trajectories[:1],
+                task.options.field,
+                ANSWER_DRAWS,
+            )
+            answering.begin()
             display.say("preparing the population")
             fit = task.fit(
                 tell=functools.partial(self.tell_start, task.options.restarts), watch=Evaluations(display.say)
             )
             display.say("describing the population")
+            answering.end()
             self.finish(fit)
         return 0
 
@@ -147,7 +161,7 @@ class PopulationRun:
             files.plots.mkdir(exist_ok=True)
             found = draw_curves(fit.optimum, data)
             curves = Curves({TRAIN: data}, {TRAIN: (found.ts, found.individual)}, at_rows={TRAIN: fit.at_rows})
-            plot_fit(curves, files.plots / "fit.png", trajectories_to_plot(self.config))
+            plot_fit(curves, files.plots / FIT_PICTURE, trajectories_to_plot(self.config))
             draw_checks(fit, files)
             if len(fit.objectives) > 1:
                 plot_starts([each / 2 for each in fit.objectives], files.plots / "starts.png", is_likelihood=True)

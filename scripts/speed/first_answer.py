@@ -1,12 +1,14 @@
-"""Measures when a run gives its first answer, takes its first step, and ends, in a process with an empty cache.
+"""Measures when a run gives its first answer, takes its first step, and ends, with an empty cache and a filled one.
 
     python scripts/speed/first_answer.py --rounds 3 --before ../earlier
 
 Seconds count from the start of the process: to the line `first answer:`, the picture, the first row of the log and its
-end. `--before` names another checkout, which is measured in turns with this one; an earlier one has no answer.
+end. A cold run finds no compiled programs, a warm one those of the cold run before it. A population writes no log.
+`--before` names another checkout, which is measured in turns with this one; an earlier one has no answer.
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -21,6 +23,16 @@ import numpy as np
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ("answer", "picture", "step", "end")
+STATES = ("cold", "warm")
+
+
+# Of a subject's gut and blood.
+ABSORPTION = "{gut: -ka*gut, blood: ka*gut - ke*blood}"
+
+
+def known(equations: str) -> tuple[str, ...]:
+    """The words of a command that give equations."""
+    return ("field=known", f"field.equations={equations}")
 
 
 def decay(ts: np.ndarray, random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -48,6 +60,14 @@ def oscillator(ts: np.ndarray, random: np.random.Generator, noise: float) -> dic
     return {"t": ts, "x": xs, "v": vs}
 
 
+def absorption(ts: np.ndarray, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """A substance that a subject absorbs and eliminates, at rates of its own."""
+    absorbed, eliminated = np.array([1.2, 0.3]) * np.exp(0.3 * random.normal(size=2))
+    left, share = np.exp(-absorbed * ts), absorbed / (absorbed - eliminated)
+    blood = share * (np.exp(-eliminated * ts) - left) + 0.02 * random.normal(size=ts.size)
+    return {"t": ts, "gut": left + 0.02 * random.normal(size=ts.size), "blood": blood}
+
+
 def write_tables(folder: Path) -> dict[str, tuple[str, ...]]:
     """Writes the tables; returns the words of each case's command."""
     random = np.random.default_rng(0)
@@ -56,6 +76,7 @@ def write_tables(folder: Path) -> dict[str, tuple[str, ...]]:
         "driven": [driven(np.linspace(0, 200, 2_000), random)],
         "noisy": [oscillator(np.linspace(0, 15, 50), random, 0.2)],
         "many": [oscillator(np.linspace(0, 20, 300), random, 0.02) for _ in range(16)],
+        "subjects": [absorption(np.linspace(0, 12, 13), random) for _ in range(12)],
     }
     for name, records in tables.items():
         with open(folder / f"{name}.csv", "w") as file:
@@ -69,14 +90,16 @@ def write_tables(folder: Path) -> dict[str, tuple[str, ...]]:
         "driven, 2,000 rows": (f"{folder}/driven.csv", "data.inputs=[pump]", "data.states=[level]"),
         "50 noisy rows": (f"{folder}/noisy.csv",),
         "16 trajectories of 300 rows": (f"{folder}/many.csv",),
+        "decay of 31 rows, its equation": (f"{folder}/decay.csv", *known("{x: -k*x}"), "+field.constants.k=1"),
+        "12 subjects, their equations": (f"{folder}/subjects.csv", *known(ABSORPTION), "random=[ka,ke]"),
     }
 
 
-def measure_run(root: Path, words: Sequence[str]) -> dict[str, float]:
+def measure_run(root: Path, words: Sequence[str], cache: str) -> dict[str, float]:
     """Seconds to each of `FIGURES` that the run comes to."""
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPATH": str(root), "XDG_CACHE_HOME": folder, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(root), "XDG_CACHE_HOME": cache, "PYTHONUNBUFFERED": "1"}
         environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "node_fit", *words, f"hydra.run.dir={run}"]
@@ -121,10 +144,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cases = write_tables(Path(folder))
         names = [name for name in cases if not parsed.only or any(word in name for word in parsed.only)]
-        found = {(name, when): list[dict[str, float]]() for name in names for when in roots}
-        for _ in range(parsed.rounds):
-            for (name, when), measured in found.items():
-                measured.append(measure_run(roots[when], cases[name]))
+        found = {
+            (name, f"{when}, {state}"): list[dict[str, float]]() for name in names for when in roots for state in STATES
+        }
+        for _, name, (when, root) in itertools.product(range(parsed.rounds), names, roots.items()):
+            with tempfile.TemporaryDirectory() as cache:
+                for state in STATES:
+                    found[name, f"{when}, {state}"].append(measure_run(root, cases[name], cache))
     print(f"Load {os.getloadavg()[0]:.1f} at the end on {os.cpu_count()} cores, {parsed.rounds} rounds.\n")
     print("| run | when | first answer [s] | picture [s] | first step [s] | end [s] |")
     print("|---|---|---|---|---|---|")

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,8 +13,10 @@ from helpers.commands import DIRECT, node_fit, spirals, write_table
 
 import node_fit as nf
 from node_fit.app import first_answer
-from node_fit.app.first_answer import Answering, FirstAnswer, curves_at_rows, has_first_answer
+from node_fit.app.first_answer import Answering, FirstAnswer, curves_at_rows, equation_curves, has_first_answer
+from node_fit.data.events import Events
 from node_fit.evaluation.baselines import baselines
+from node_fit.fitting.uncompiled import FirstFit
 
 HEAVY = ("sklearn", "pandas", "scipy.stats", "scipy.optimize", "matplotlib", "plotly", "jinja2")
 
@@ -59,13 +61,63 @@ def test_the_end_compares_the_fit_with_the_best_simple_model(new, words):
     assert answer.describe_change(summary | {"baselines": {}}) is None
 
 
-def test_events_and_angles_have_no_answer():
+def known(**given):
+    return partial(nf.Known, equations={"x": "-k*x"}, constants={"k": 1.0}, **given)
+
+
+def doses():
+    """A decay of which as much is given again after each second row, as doses of 1."""
+    shift = np.zeros((1, 9, 1))
+    shift[0, ::2] = 1.0
+    ys = [0.0]
+    for dose in shift[0, :-1, 0]:
+        ys.append((ys[-1] + dose) * np.exp(-0.25))
+    data = nf.Dataset.from_arrays(np.linspace(0, 4, 9), np.array(ys)[None, :, None], states=["x"])
+    return replace(data, events=Events(("x",), np.ones((1, 9, 1)), shift))
+
+
+def test_angles_have_no_answer_and_events_only_by_equations():
     """A linear equation knows nothing of jumps, nor that 359 degrees is near 1."""
     data = decays(9)
     assert has_first_answer({"train": data}, ())
     assert not has_first_answer({"train": data}, ("x",)), "an angle that the data do not name yet"
     assert not has_first_answer({"train": replace(data, angles={"x": 360.0})}, ())
-    assert not has_first_answer({"train": data, "test": SimpleNamespace(events=object(), angles={})}, ())
+    assert FirstAnswer.of({"train": doses()}) is None
+    answer = FirstAnswer.of({"train": doses()}, known())
+    assert answer.error < 1e-4 and answer.equations.constants["k"] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_known_equations_come_first():
+    splits = {"train": decays(9, 9), "test": decays(7)}
+    answer = FirstAnswer.of(splits, known())
+    assert answer.role == "test" and answer.error < 1e-3
+    assert str(answer).startswith("first answer: the equations have an NRMSE of ")
+    assert " on test data (k = 0.5), a linear model 0.0" in str(answer)
+    assert FirstAnswer.of(splits, known(triggers=[{"when": "x-0.1", "set": {"x": "1"}}])).equations is None
+
+
+@pytest.mark.parametrize(
+    ("new", "words"), [(0.1005, "as good as"), (0.05, "better than"), (0.2, "no better than"), (None, None)]
+)
+def test_the_end_compares_the_fit_with_the_first_constants(new, words):
+    fit = FirstFit({"k": 1.0}, {}, {})
+    answer = FirstAnswer("train", {"mean": 1.0}, fit, 0.1)
+    summary = {"metrics": {"train": {"nrmse": new}}, "baselines": {}}
+    sentence = words and f"{words} the first answer: NRMSE {new:.3g} on train data, where it had 0.1"
+    assert answer.describe_change(summary) == sentence
+
+
+def test_the_equations_are_drawn_at_the_steps_of_their_solve(tmp_path):
+    answer = FirstAnswer.of({"train": doses()}, known())
+    curves = equation_curves({"train": doses()}, answer.equations)
+    ts, ys = curves.dense["train"]
+    assert ts.shape == ys.shape[:2] == (1, 33) and curves.at_rows["train"].shape == (1, 9, 1)
+    np.testing.assert_allclose(ts[0, ::4], doses().ts[0])
+    np.testing.assert_allclose(ys[0, 1, 0], np.exp(-0.0625), rtol=1e-3)
+    answering = Answering({"train": doses()}, tmp_path / "plots" / "fit.png", str, ["0"], known())
+    answering.begin()
+    answering.end()
+    assert (tmp_path / "plots" / "fit.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_curves_have_few_points_and_end_where_their_trajectory_does(monkeypatch):

@@ -32,6 +32,10 @@ def test_run_is_fitted_written_and_predicted_from(folder):
     words = ("mine.csv", "field=known", EQUATIONS, "random=[ke,v]", "+field.constants={ka: 1.0, ke: 0.1, v: 10.0}")
     ran = run(folder, *words, "hydra.run.dir=run")
     assert ran.code == 0, ran.err
+    (answer,) = [
+        line for line in ran.out.splitlines() if line.startswith("first answer: the equations have an NRMSE of 0.")
+    ]
+    assert " on train data (ka = " in answer and "ke = 0." in answer
     assert "CMT 1 is gut, 2 is c; DV measures 'c'" in ran.out and "condition number" in ran.out
     summary = json.loads((folder / "run" / "summary.json").read_text())
     population = summary["population"]
