@@ -2,23 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset
+from ..discover.simulation import step_explicitly
 from ..expressions.evaluation import Rows, Tape
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize
 from ..model.fields.equations import Equations, as_mapping, normalize
 from ..model.fields.known import Constants, Known
 from ..model.make_model import keywords, made_of
 
-# Steps of Runge and Kutta's method between two rows, and with how many the result is checked.
-HOST_STEPS, FINER_HOST_STEPS = 4, 8
+# Steps of Runge and Kutta's method between two rows, fewer of long records, so that a simulation has at most so many.
+HOST_STEPS, MAX_HOST_STEPS = 4, 400
 # The error of a simulation beyond which nothing is said of it, as a share of the data's spread.
 MAX_SIMULATION_ERROR = 0.02
 # Larger problems would take the time of the fit itself.
-MAX_HOST_ROWS, MAX_HOST_STARTS, MAX_HOST_VALUES = 1_000, 40, 20_000
+MAX_HOST_STARTS, MAX_HOST_VALUES = 40, 20_000
 # The fit ends with this many evaluations, or by steps with a smaller relative decrease.
 MAX_HOST_EVALUATIONS, SMALL_RELATIVE_DECREASE = 30, 1e-4
 # Relative step of finite differences, and a residual of a simulation that fails.
@@ -34,17 +36,18 @@ class FirstFit:
     """A fit of known equations that a thorough one will replace.
 
     - `constants`: their values by name.
-    - `ts`, `ys`: times and predictions of the data by their roles, at each of `HOST_STEPS` solver steps from row to
-      row, in the user's units.
+    - `ts`, `ys`: times and predictions of the data by their roles, at each of `steps` solver steps from row to row, in
+      the user's units.
     """
 
     constants: Mapping[str, float]
     ts: Mapping[str, Float[np.ndarray, "trajectory step"]]
     ys: Mapping[str, Float[np.ndarray, "trajectory step channel"]]
+    steps: int
 
     def at_rows(self, role: str) -> Float[np.ndarray, "trajectory time channel"]:
         """The predictions of the rows of a part of the data."""
-        return self.ys[role][:, ::HOST_STEPS]
+        return self.ys[role][:, :: self.steps]
 
 
 def fit_without_compiling(
@@ -58,26 +61,22 @@ def fit_without_compiling(
     **Returns:** the fit; None where the field is another one or has parts that need the solver (triggers, local
     constants), where the data are many, or where a few steps between rows can't simulate the equations.
     """
-    data = splits[train]
-    if max(part.ys.size for part in splits.values()) > MAX_HOST_VALUES or data.ts.shape[1] > MAX_HOST_ROWS:
+    data, rows = splits[train], max(part.ts.shape[1] for part in splits.values())
+    equations, steps = HostEquations.of(field, data), min(HOST_STEPS, MAX_HOST_STEPS // rows)
+    if equations is None or not steps or max(part.ys.size for part in splits.values()) > MAX_HOST_VALUES:
         return None
-    equations = HostEquations.of(field, data)
-    if equations is None:
-        return None
-    problem = HostProblem(equations, data)
+    problem = HostProblem(equations, data, steps)
     with np.errstate(all="ignore"):
-        best = problem.fit(draws)
-        raw, starts = problem.split(best.x[None])
+        raw, starts = problem.split(problem.fit(draws).x[None])
         ys = {train: problem.simulate(raw, starts)[0]} | {
-            role: HostProblem(equations, part).predict(raw[0]) for role, part in splits.items() if role != train
+            role: HostProblem(equations, part, steps).predict(raw[0]) for role, part in splits.items() if role != train
         }
-        fine = problem.simulate(raw, starts, FINER_HOST_STEPS)[0, :, ::FINER_HOST_STEPS]
-    errors = np.abs((fine - ys[train][:, ::HOST_STEPS]) / problem.scales)
-    is_accurate = bool(np.isfinite(errors).all()) and errors.max(initial=0.0) <= MAX_SIMULATION_ERROR
-    if not is_accurate or not all(np.isfinite(found).all() for found in ys.values()):
+        finer = HostProblem(equations, data, 2 * steps).simulate(raw, starts)[0, :, ::2]
+        errors = np.abs((finer - ys[train]) / problem.scales)
+    if not errors.max() <= MAX_SIMULATION_ERROR or not all(np.isfinite(found).all() for found in ys.values()):
         return None
     constants = {name: float(value) for name, value in equations.constants.named(raw[0]).items()}
-    return FirstFit(constants, {role: step_times(part.ts, HOST_STEPS) for role, part in splits.items()}, ys)
+    return FirstFit(constants, {role: step_times(part.ts, steps) for role, part in splits.items()}, ys, steps)
 
 
 def step_times(ts: Float[np.ndarray, "trajectory time"], steps: int) -> Float[np.ndarray, "trajectory step"]:
@@ -120,10 +119,11 @@ class HostEquations:
 
 @dataclass(frozen=True)
 class HostProblem:
-    """Equations, and the data that they are fitted to."""
+    """Equations, the data that they are fitted to, and the solver's steps between two rows."""
 
     equations: HostEquations
     data: Dataset
+    steps: int
 
     @property
     def scales(self) -> Float[np.ndarray, " channel"]:
@@ -143,47 +143,48 @@ class HostProblem:
         """Whether starts are parameters, too; doses begin at a known state."""
         return self.data.events is None and self.first.size <= MAX_HOST_STARTS
 
-    def jumped(self, row: int, y: Members) -> Members:
-        """States just after the events of a row."""
+    @cached_property
+    def drivers(self) -> Float[np.ndarray, "interval step 3 driver trajectory"]:
+        """Inputs and time at the begin, middle and end of each of the solver's steps."""
+        data = self.data
+        rows = np.concatenate([data.us, data.ts[..., None]], axis=-1).transpose(1, 2, 0)
+        shares = (np.arange(self.steps)[:, None] + [0, 0.5, 1])[..., None, None] / self.steps
+        between = rows[:-1, None, None] + shares * np.diff(rows, axis=0)[:, None, None]
+        if data.has_held_inputs:
+            between[..., :-1, :] = rows[:-1, None, None, :-1]
+        return between
+
+    def jumped(self, row: int, y: np.ndarray) -> np.ndarray:
+        """States `(state, member, trajectory)` just after the events of a row."""
         if (events := self.data.events) is None:
             return y
         y = y.copy()
         for at, name in enumerate(events.states):
             state = self.equations.states.index(name)
-            y[..., state] = events.factor[:, row, at] * y[..., state] + events.shift[:, row, at]
+            y[state] = events.factor[:, row, at] * y[state] + events.shift[:, row, at]
         return y
 
     def simulate(
-        self, raw: Float[np.ndarray, "member free"], starts: Members, steps: int = HOST_STEPS
+        self, raw: Float[np.ndarray, "member free"], starts: Members
     ) -> Float[np.ndarray, "member trajectory step channel"]:
-        """The channels of members with other constants and starts, by the classical method of Runge and Kutta, with so
-        many steps between rows."""
-        data, constants = self.data, self.equations.constants
+        """The channels of members with other constants and starts, by the classical method of Runge and Kutta."""
+        data, constants, steps = self.data, self.equations.constants, self.steps
         values = [constants.named(each) for each in raw]
         own: list[Rows] = [np.array([[float(each[name])] for each in values]) for name in constants.names]
-        held = data.has_held_inputs
 
-        def slope(row: int, share: float, y: Members) -> Members:
-            """Rates at a share of the interval before a row."""
-            between = 0.0 if held else share
-            us = data.us[:, row - 1] * (1 - between) + data.us[:, row] * between
-            t = data.ts[:, row - 1] * (1 - share) + data.ts[:, row] * share
-            found = self.equations.rates([*np.moveaxis(y, -1, 0), *us.T, t, *own])
-            return np.stack([np.broadcast_to(rate, y.shape[:-1]) for rate in found], axis=-1)
+        def slope(y: np.ndarray, given: np.ndarray, into: np.ndarray) -> np.ndarray:
+            for at, rate in enumerate(self.equations.rates([*y, *given, *own])):
+                into[at] = rate
+            return into
 
-        rows = data.ts.shape[1]
-        ys = np.empty((*starts.shape[:2], (rows - 1) * steps + 1, starts.shape[2]))
-        ys[:, :, 0] = y = starts
-        for row in range(1, rows):
-            y, h = self.jumped(row - 1, y), ((data.ts[:, row] - data.ts[:, row - 1]) / steps)[:, None]
-            for step in range(steps):
-                begin, middle, end = step / steps, (step + 0.5) / steps, (step + 1) / steps
-                a = slope(row, begin, y)
-                b = slope(row, middle, y + h / 2 * a)
-                c = slope(row, middle, y + h / 2 * b)
-                y = y + h / 6 * (a + 2 * (b + c) + slope(row, end, y + h * c))
-                ys[:, :, (row - 1) * steps + step + 1] = y
-        return ys[..., : len(data.states)]
+        ys, y = [starts], np.moveaxis(starts, -1, 0)
+        buffers = [np.empty_like(y) for _ in range(4)]
+        for row, drivers in enumerate(self.drivers):
+            y = self.jumped(row, y)
+            for given in drivers:
+                y = step_explicitly(slope, y, (data.ts[:, row + 1] - data.ts[:, row]) / steps, given, buffers)
+                ys.append(np.moveaxis(y, 0, -1))
+        return np.stack(ys, axis=2)[..., : len(data.states)]
 
     def predict(self, raw: Float[np.ndarray, " free"]) -> Float[np.ndarray, "trajectory step channel"]:
         """Predictions from the first measured values."""
@@ -198,7 +199,7 @@ class HostProblem:
         return x[:, :free], starts + moves * unit if self.fits_starts else starts
 
     def residuals(self, x: Float[np.ndarray, "member parameter"]) -> Float[np.ndarray, "member residual"]:
-        misfit = (self.simulate(*self.split(x))[:, :, ::HOST_STEPS] - self.data.ys) / self.scales
+        misfit = (self.simulate(*self.split(x))[:, :, :: self.steps] - self.data.ys) / self.scales
         found = misfit[:, self.data.mask]
         return np.where(np.isfinite(found), found, FAILED_MISFIT)
 

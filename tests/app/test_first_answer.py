@@ -100,7 +100,7 @@ def test_known_equations_come_first():
     ("new", "words"), [(0.1005, "as good as"), (0.05, "better than"), (0.2, "no better than"), (None, None)]
 )
 def test_the_end_compares_the_fit_with_the_first_constants(new, words):
-    fit = FirstFit({"k": 1.0}, {}, {})
+    fit = FirstFit({"k": 1.0}, {}, {}, 4)
     answer = FirstAnswer("train", {"mean": 1.0}, fit, 0.1)
     summary = {"metrics": {"train": {"nrmse": new}}, "baselines": {}}
     sentence = words and f"{words} the first answer: NRMSE {new:.3g} on train data, where it had 0.1"

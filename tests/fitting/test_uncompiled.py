@@ -90,7 +90,7 @@ def test_draws_find_constants_that_the_first_values_do_not():
 def test_inputs_are_held_or_linear_as_they_look(held):
     ts, us = np.arange(9.0), np.repeat([0.0, 2.0, 1.0], 3) if held else np.sin(np.arange(9.0))
     data = nf.Dataset.from_arrays(ts, np.ones((1, 9, 1)), us[None, :, None], states=["x"], inputs=["u"])
-    problem = HostProblem(HostEquations.of(known({"x": "u"}, {}), data), data)
+    problem = HostProblem(HostEquations.of(known({"x": "u"}, {}), data), data, 4)
     found = problem.simulate(np.zeros((1, 0)), np.ones((1, 1, 1)))[0, 0, ::4, 0]
     areas = us[:-1] if held else (us[1:] + us[:-1]) / 2
     np.testing.assert_allclose(found, 1 + np.concatenate([[0], np.cumsum(areas)]))
@@ -98,7 +98,7 @@ def test_inputs_are_held_or_linear_as_they_look(held):
 
 def test_time_is_a_name_and_steps_end_at_rows():
     data = nf.Dataset.from_arrays(np.array([0.0, 1, 3]), np.ones((1, 3, 1)), states=["x"], time="t")
-    problem = HostProblem(HostEquations.of(known({"x": "2*t"}, {}), data), data)
+    problem = HostProblem(HostEquations.of(known({"x": "2*t"}, {}), data), data, 4)
     np.testing.assert_allclose(problem.simulate(np.zeros((1, 0)), np.ones((1, 1, 1)))[0, 0, ::4, 0], [1, 2, 10])
     np.testing.assert_allclose(step_times(data.ts, 2), [[0, 0.5, 1, 2, 3]])
 
@@ -120,8 +120,17 @@ def test_other_fields_have_no_such_fit(field):
     assert fit_without_compiling(field, {"train": data}, "train") is None
 
 
-@pytest.mark.parametrize("limit", ["MAX_HOST_ROWS", "MAX_HOST_VALUES"])
+@pytest.mark.parametrize("limit", ["MAX_HOST_STEPS", "MAX_HOST_VALUES"])
 def test_many_rows_have_no_such_fit(limit, monkeypatch):
     monkeypatch.setattr(uncompiled, limit, 8)
     data = nf.Dataset.from_arrays(np.linspace(0, 4, 9), np.ones((1, 9, 1)), states=["x"])
     assert fit_without_compiling(known({"x": "-k*x"}, {"k": 1.0}), {"train": data}, "train") is None
+
+
+def test_long_records_take_fewer_steps_where_these_are_exact_enough():
+    ts = np.linspace(0, 4, 201)
+    data = nf.Dataset.from_arrays(ts, np.exp(-ts)[None, :, None], states=["x"])
+    found = fit_without_compiling(known({"x": "-k*x"}, {"k": 0.5}), {"train": data}, "train")
+    assert found.steps == 1 and found.constants["k"] == pytest.approx(1, rel=1e-3)
+    fast = known({"x": "-k*x + 300*sin(300*t)"}, {"k": [0.5, 0, 1]})
+    assert fit_without_compiling(fast, {"train": data}, "train") is None, "a step is a whole turn of the input"
