@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from .app.launching import launch, register, wants_tracebacks
 from .app.leaderboard import Leaderboard
-from .app.vectorized import Vectorized
+from .app.vectorized import Vectorized, runs_at_once
 from .startup import BEGAN
 
 # Commands that are also modules, by the word that names them after `node-fit`.
@@ -53,7 +53,7 @@ def main() -> None:
 
         if not codes:
             gc.freeze()  # What is imported stays, so no collection needs to look at it.
-        if config.sweep == "vectorized" and HydraConfig.get().mode == RunMode.MULTIRUN:
+        if HydraConfig.get().mode == RunMode.MULTIRUN and runs_at_once(config):
             Vectorized.wait(config, imported)
             return 0
         register()  # A launcher may call this in another process, where `codes` is a copy.

@@ -52,6 +52,7 @@ CHANGEABLE = (
     "compile_cache",
     "extensions",
     "resume_from",
+    "sweep",
     "hydra.",
 )
 # Files in the run's directory. Hydra's own record is not safe: an attempt to start a second run there overwrites it.

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from ..fitting.fit import fit_several
 from ..fitting.progress import Display, ShowProgress
 from ..fitting.result import Fit
 from ..options.options import Options
-from ..runtime.placement import scope
+from ..runtime.placement import explain_memory, scope
 from ..training.callback import Callbacks
 from .application import EXIT, Job, report_failure
 from .config.composition import ConfigError
@@ -28,6 +28,14 @@ PreparedJob = tuple[Job, Options]
 Result = TypeVar("Result")
 
 
+def runs_at_once(config: DictConfig) -> bool:
+    """Whether jobs become members: as `sweep` says, and else on a GPU, where one member leaves most of it idle."""
+    if config.sweep != "auto":
+        return config.sweep == "vectorized"
+    is_alone = OmegaConf.select(config, "ensemble.size") == 1 and not config.get("random")
+    return is_alone and OmegaConf.select(config, "device.kind") == "gpu" and runs_here(HydraConfig.get())
+
+
 def run_jobs(jobs: Sequence[Job]) -> list[int]:
     """Runs jobs, writes their directories, and returns the exit code of each."""
     console = make_console()
@@ -35,7 +43,7 @@ def run_jobs(jobs: Sequence[Job]) -> list[int]:
         ready = [made for job in jobs if (made := attempt(job, functools.partial(prepare_job, job, stack))) is not None]
         ends: dict[Job, int] = {}
         for group in group_jobs(ready):
-            found = attempt(group[0][0], functools.partial(fit_group, group, interruption))
+            found = attempt(group[0][0], functools.partial(fit_in_memory, group, interruption))
             for (job, _), result in zip(group, found or [], strict=bool(found)):
                 job.announce()
                 finished = attempt(job, functools.partial(finish, job, result))
@@ -71,6 +79,18 @@ def group_jobs(ready: Sequence[PreparedJob]) -> list[list[PreparedJob]]:
     return list(groups.values())
 
 
+def fit_in_memory(group: Sequence[PreparedJob], interruption: Interruption) -> list[Fit | ValueError]:
+    """Fits a group at once, or in halves where memory does not hold it."""
+    try:
+        return fit_group(group, interruption)
+    except Exception as error:
+        if explain_memory(error) is None or len(group) == 1:
+            raise
+    middle = len(group) // 2
+    group[0][0].console.print(f"memory does not hold {len(group)} jobs at once; {middle} come first", soft_wrap=True)
+    return [*fit_in_memory(group[:middle], interruption), *fit_in_memory(group[middle:], interruption)]
+
+
 def fit_group(group: Sequence[PreparedJob], interruption: Interruption) -> list[Fit | ValueError]:
     jobs, options = zip(*group, strict=True)
     splits, console, quiet = jobs[0].splits, jobs[0].console, make_console()
@@ -101,7 +121,7 @@ def finish(job: Job, result: Fit | ValueError) -> str:
 
 
 class Vectorized(Callback):
-    """Runs the jobs of a multirun with `sweep=vectorized`."""
+    """Runs the jobs of a multirun whose jobs become members."""
 
     # The collected jobs of this process's multirun, and later their exit codes.
     waiting: list[Job] = []  # noqa: RUF012

@@ -1,8 +1,9 @@
 """Seconds of gradients, of a fit's main stage and of an ensemble, on a GPU and on the CPU beside it.
 
-    python scripts/speed/gpu.py [--only gradients record lorenz] [--trajectories 1 100 1000 10000] [--devices gpu cpu]
+    python scripts/speed/gpu.py [--only gradients record lorenz memory] [--trajectories 1 100 1000 10000]
+        [--devices gpu cpu]
 
-prints three tables in Markdown:
+prints four tables in Markdown:
 
 - `gradients`: of the problem of `peers.py`: trajectories of the oscillator from starts that are drawn, 100 times each,
   an MLP 2-64-64-2, float32, rtol 1e-3 and atol 1e-6. Contenders: `sequential` and `parallel`, node_fit's two marches
@@ -10,11 +11,14 @@ prints three tables in Markdown:
   vmapped solve whose trajectories choose their steps; and `torchdiffeq`, if it is installed, whose trajectories share
   their steps. Where memory does not suffice, it says so.
 - `record`: training steps of the main stage on a driven record, of 65,000 rows or `--rows`, whole and in windows.
+- `memory`: what the compiled program of a gradient needs beside its arguments and results, as XLA counts it, over steps
+  of one trajectory and over trajectories. Nothing is run.
 - `lorenz`: solves of 8,192 systems of Lorenz (rho from 0 to 21), over 1,000 equal steps and at rtol 1e-6.
 """
 
 import argparse
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,8 +35,9 @@ from node_fit.solver.held_steps import settle
 from node_fit.solver.problem import InitialValueProblem
 
 REPEATS = 5
-SECTIONS = ("gradients", "record", "lorenz")
+SECTIONS = ("gradients", "record", "lorenz", "memory")
 CONTENDERS = ("sequential", "parallel", "diffrax", "torchdiffeq")
+MEMORY_SIZES = ((1, 10_000), (1, 100_000), (1, 1_000_000), (100, 1_000), (10_000, 100), (100_000, 100))
 SPACING, WINDOW = 0.1, 200
 CHUNKS, CHUNK = 3, 5
 SYSTEMS, EQUAL_STEPS = 8_192, 1_000
@@ -60,6 +65,13 @@ def main() -> None:
         for device in given.devices:
             for name, solve in ensembles(device):
                 print(f"| {SYSTEMS:,} | {device} | {name} | {timed(solve)} |", flush=True)
+    if "memory" in given.only:
+        print("\n| trajectories | steps of each | device | march | temporaries of a gradient [MB] |")
+        print("|---|---|---|---|---|")
+        for device, (count, steps) in itertools.product(given.devices, MEMORY_SIZES):
+            for march in ("sequential", "parallel"):
+                size = gradient_memory(device, march, count, steps)
+                print(f"| {count:,} | {steps:,} | {device} | {march} | {size / 1e6:,.0f} |", flush=True)
     if "record" in given.only:
         print(f"\n| record of {given.rows:,} rows | device | march | training step [ms] | peak memory [MB] |")
         print("|---|---|---|---|---|")
@@ -130,6 +142,22 @@ def held(march: Any, shares: np.ndarray) -> Callable:
         return solver.solve_held(problem_of(field, times, data), nodes(shares, times, len(data))).ys
 
     return solve
+
+
+def gradient_memory(device: str, march: Any, count: int, steps: int) -> int:
+    """Bytes of temporary arrays in the program of a gradient over so many steps, each from row to row."""
+    on = jax.devices(device)[0]
+    weights, rest = eqx.partition(peers.jax_mlp(peers.fitted_weights()), eqx.is_array)
+    solver = nf.Solver(rtol=peers.RTOL, atol=peers.ATOL, march=march)
+
+    def loss(weights: Any, times: jax.Array, data: jax.Array) -> jax.Array:
+        problem = problem_of(eqx.combine(weights, rest), times, data)
+        return jnp.mean(solver.solve_held(problem, jnp.array([[0.0, 1.0]]), between_rows=True).ys ** 2)
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((steps + 1,), (count, steps + 1, 2))]
+    with jax.default_device(on):
+        program = jax.jit(jax.grad(loss)).lower(weights, *shapes).compile()
+    return program.memory_analysis().temp_size_in_bytes
 
 
 def torch_functions(ts: np.ndarray, starts: np.ndarray, device: str) -> tuple[Run, Run] | None:

@@ -537,7 +537,7 @@ def check_top(config: DictConfig) -> None:
     for key, choices in (
         ("precision", ("x32", "x64")),
         ("resume_from", ("latest", "best")),
-        ("sweep", ("serial", "vectorized")),
+        ("sweep", ("auto", "serial", "vectorized")),
         ("confidence", ("fisher", "profile", "none")),
     ):
         if config[key] not in choices:
