@@ -157,7 +157,9 @@ def gradient_memory(device: str, march: Any, count: int, steps: int) -> int:
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((steps + 1,), (count, steps + 1, 2))]
     with jax.default_device(on):
         program = jax.jit(jax.grad(loss)).lower(weights, *shapes).compile()
-    return program.memory_analysis().temp_size_in_bytes
+    analysis = program.memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes
 
 
 def torch_functions(ts: np.ndarray, starts: np.ndarray, device: str) -> tuple[Run, Run] | None:
