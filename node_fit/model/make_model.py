@@ -111,7 +111,8 @@ def make_model(
     start, observation = by_name("start", start, STARTS), by_name("observation", observation, OBSERVATIONS)
     assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
     check_makers(hidden, start, observation, solver, scaling, key)
-    start_key, observation_key = keys_beside_field(key)
+    is_drawn = asks_for_key(start) or asks_for_key(observation)
+    start_key, observation_key = keys_beside_field(key) if is_drawn else (key, key)
     names = () if isinstance(hidden, int) else hidden
     scaling, numbered = scaling or Scaling(), names_of_local_trajectories(train, field, start, observation)
     train = with_trajectory_numbers(scaling.marked(train), numbered)
@@ -161,6 +162,12 @@ def keys_beside_field(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
     """Random keys of the start and of the observation, from that of the field."""
     start, observation = jax.random.split(jax.random.fold_in(key, 1))
     return start, observation
+
+
+def asks_for_key(maker: Callable[..., object]) -> bool:
+    """Whether what makes a part can't do without a random key; to split one that nobody reads is one more program."""
+    key = inspect.signature(maker).parameters.get("key")
+    return key is None or key.default is inspect.Parameter.empty
 
 
 def check_makers(

@@ -1,5 +1,6 @@
 """Vector fields in isolation."""
 
+import functools
 import itertools
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
+from node_fit.model import make_model
 from node_fit.model.fields.network import ACTIVATIONS, initial_layers
 from node_fit.runtime.placement import dtype_of, scope
 
@@ -118,3 +120,22 @@ def test_layers_begin_as_those_of_equinox():
         assert eqx.tree_equal(layer, equinox)
     other = nf.MLP(3, 2, width=50, depth=2, key=jax.random.key(1))
     assert (np.asarray(field.network.layers[0].weight) != np.asarray(other.network.layers[0].weight)).all()
+
+
+def test_a_key_is_split_only_for_parts_that_ask_for_one(monkeypatch):
+    """The first parameters of a field do not change by that, and a fit compiles one program less."""
+    data = nf.Dataset.from_arrays(np.linspace(0, 1, 9), np.ones((1, 9, 1)), states=["x"])
+    key, split = jax.random.key(3), []
+    monkeypatch.setattr(make_model, "keys_beside_field", lambda key: split.append(key) or jax.random.split(key))
+    for start, observation in (
+        (nf.First, nf.MeasuredStates),
+        (functools.partial(nf.Fitted, given=3), nf.LinearReadout),
+    ):
+        nf.make_model(data, start=start, observation=observation, key=key)
+    assert not split
+    for start, observation in (
+        (nf.Encoder, nf.MeasuredStates),
+        (nf.First, functools.partial(nf.NetworkReadout, width=2)),
+    ):
+        nf.make_model(data, hidden=1, start=start, observation=observation, key=key)
+    assert len(split) == 2
