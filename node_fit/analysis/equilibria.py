@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from ..data.domains import is_inside, to_line
 from ..data.trajectories import check_known_values
+from ..minimize.restarts import draw_evenly
 from ..model.fields.known import Constants, constants_in
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import carry, scope
@@ -97,9 +98,7 @@ def box_of(model: NeuralODE, within: Box) -> tuple[np.ndarray, np.ndarray]:
 
 def find_roots(model: NeuralODE, t: Array, v: Array, low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
     """States within a box at which the field is zero, each once, in the solver's units."""
-    from scipy.stats import qmc
-
-    points = qmc.scale(qmc.Sobol(len(low), rng=0).random(SEARCH_STARTS), low, high)
+    points = draw_evenly(low, high, SEARCH_STARTS, 0)
     typical = float(np.median([np.abs(np.asarray(rates_at(model, t, z, v)[0])).max() for z in points])) or 1.0
     margin = ROOTS_APART * (high - low)
     roots: list[np.ndarray] = []
