@@ -1,8 +1,8 @@
 """Pages of the site that are made from the code: a hook of mkdocs (see mkdocs.yml).
 
 `keys.md` has every key of `conf/`, with its default, and what the file or the constructor's docstring says of it.
-`api.md` has every public name, for mkdocstrings. Pages of the repository that docs link to, such as CONTRIBUTING.md,
-are added.
+`api.md` has every public name, for mkdocstrings. Notebooks become pages with their outputs. Pages of the repository
+that docs link to, such as CONTRIBUTING.md, are added.
 """
 
 import ast
@@ -17,6 +17,7 @@ import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"
@@ -121,16 +122,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "api.md", content=api_page()))
     for path, name in OUTSIDE.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    for path in sorted((ROOT / "docs").glob("notebook_*.ipynb")):
+        for name, content in notebook_page(path).items():
+            files.append(File.generated(config, name, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Points links between docs/ and the rest of the repository to where the site has the page."""
+    """Points links to notebooks, and those between docs/ and the rest of the repository, to where the site has them."""
     source = page.file.src_uri
     origin = next((path for path, name in OUTSIDE.items() if name == source), f"docs/{source}")
 
     def moved(link: re.Match) -> str:
         target, hash_, anchor = link[1].partition("#")
+        if target.endswith(".ipynb") and target != f"{Path(source).stem}.ipynb":  # A page links to its own file.
+            return f"]({target.removesuffix('.ipynb')}.md)"
         path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
         if path not in OUTSIDE and origin not in OUTSIDE:
             return link[0]
@@ -138,6 +144,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"]({posixpath.relpath(there, posixpath.dirname(source) or '.')}{hash_}{anchor})"
 
     return re.sub(r"\]\((?!\w+:|#)([^)\s]+)\)", moved, markdown)
+
+
+def notebook_page(path: Path) -> dict[str, str | bytes]:
+    """A notebook as a page, which links to the notebook itself, and its pictures, by their names on the site."""
+    page, resources = MarkdownExporter().from_filename(str(path), {"output_files_dir": f"{path.stem}_files"})
+    title, _, rest = page.strip().partition("\n")
+    link = f"[Download this notebook]({path.name}), with its outputs, and run it in Jupyter."
+    return {f"{path.stem}.md": f"{title}\n\n{link}\n{rest}\n", **resources["outputs"]}
 
 
 def keys_page(package: Any) -> str:

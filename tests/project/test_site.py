@@ -17,8 +17,8 @@ import node_fit
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 needs_mkdocs = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("mkdocs", "material", "mkdocstrings")),
-    reason="mkdocs-material or mkdocstrings is not installed: pip install -e '.[docs]'",
+    not all(importlib.util.find_spec(name) for name in ("mkdocs", "material", "mkdocstrings", "nbconvert")),
+    reason="mkdocs-material, mkdocstrings or nbconvert is not installed: pip install -e '.[docs]'",
 )
 
 
