@@ -1,5 +1,6 @@
 """Expressions as immutable trees of numbers, names and calls of operations."""
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
@@ -114,6 +115,25 @@ def measure(expression: Expression, names: Mapping[str, ExpressionSize] = Mappin
         deepest = max(deepest, depth if inside is None else depth - 1 + inside.depth)
         stack.extend((each, depth + 1) for each in operands(node))
     return ExpressionSize(nodes, deepest)
+
+
+def split_sum(expression: Expression) -> dict[Expression, float]:
+    """The terms of a sum, each with its factor."""
+    match expression:
+        case Application("+", terms):
+            parts = [split_sum(each) for each in terms]
+        case Application("-", (left, right)):
+            parts = [split_sum(left), {term: -factor for term, factor in split_sum(right).items()}]
+        case Application("negative", (inside,)):
+            parts = [{term: -factor for term, factor in split_sum(inside).items()}]
+        case Application("*", (Number(factor), inside)):
+            parts = [{term: float(factor) * each for term, each in split_sum(inside).items()}]
+        case _:
+            return {expression: 1.0}
+    found: dict[Expression, float] = {}
+    for term, factor in itertools.chain.from_iterable(each.items() for each in parts):
+        found[term] = found.get(term, 0.0) + factor
+    return found
 
 
 def substitute(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:

@@ -1,6 +1,7 @@
 """The log-likelihood of a PEtab problem under its noise and priors, with gradient and Fisher information."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, cast
@@ -11,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
+from threadpoolctl import threadpool_limits
 
 from ..expressions.evaluation import as_float, evaluate, stack_scalars
 from ..expressions.operations import Value
@@ -447,14 +449,18 @@ class Objective:
             for function in (self._evaluate, self._differentiate, self._value_and_gradient, self.trace_log_prior)
         } | {"prior_gradient": jax.jit(jax.grad(self.trace_log_prior))}
 
+    def _threads(self) -> AbstractContextManager[object]:
+        """One thread for the inverses of large matrices: several wait for each other on cores that are not idle."""
+        return threadpool_limits(1, user_api="blas") if self.system.is_large else nullcontext()
+
     def evaluate(self, x: ArrayLike) -> Evaluation:
         """The log-likelihood and what is simulated, on the scale of the noise, in the order of `blocks`."""
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), self._threads():
             return jax.device_get(self._programs["_evaluate"](self._checked(x)))
 
     def differentiate(self, x: ArrayLike) -> Derivatives:
         """The same with gradient, Fisher information, and the derivatives of what is simulated."""
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), self._threads():
             return jax.device_get(self._programs["_differentiate"](self._checked(x)))
 
     # What users ask for
@@ -473,7 +479,7 @@ class Objective:
 
     def gradient(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
         """The gradient of the log-likelihood."""
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), self._threads():
             return np.asarray(jax.device_get(self._programs["_value_and_gradient"](self._checked(x))[1]))
 
     def fisher_information(self, x: ArrayLike) -> Float[np.ndarray, "parameter parameter"]:

@@ -1,6 +1,6 @@
 """Simulation of a system over one period, by Rosenbrock steps that end where events, jumps and measurements are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -253,12 +253,21 @@ class Simulation:
         moving, held = progress.state[:count], progress.state[count:]
         after, error = rosenbrock_step(
             lambda at, moving: self.rates(at, jnp.concatenate([moving, held]), progress.modes),
-            progress.time, moving, step, self.system.depends_on_time,
+            progress.time, moving, step, self.system.depends_on_time, self.jacobian_of(progress),
         )  # fmt: skip
         error, old, new = (jax.lax.stop_gradient(each) for each in (error, moving, after))
         scale = self.tolerances.atol + self.tolerances.rtol * jnp.maximum(jnp.abs(old), jnp.abs(new))
         size = jnp.sqrt(jnp.mean((error / scale) ** 2))
         return jnp.concatenate([after, held]), jnp.where(jnp.isfinite(size), size, jnp.inf)
+
+    def jacobian_of(self, progress: Progress) -> Callable[[Float[Array, " moving"]], Array] | None:
+        """The Jacobian of many rates; None of few."""
+        if not self.system.is_large:
+            return None
+        held = progress.state[len(self.system.moving) :]
+        return lambda moving: self.system.jacobian(
+            progress.time, jnp.concatenate([moving, held]), self.constants, progress.modes
+        )
 
     def goal(self, progress: Progress, period: Period, breaks: Float[Array, " break"]) -> Float[Array, ""]:
         """The next time at which a step must end."""

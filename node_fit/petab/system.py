@@ -1,5 +1,6 @@
 """A model as a system of equations: which quantities move, are held or follow from rules, and their values by name."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,16 +9,33 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..expressions.evaluation import as_float, evaluate, stack_scalars
 from ..expressions.operations import Value
-from ..expressions.tree import Application, Expression, ExpressionSize, Number, comparisons, measure, symbols
+from ..expressions.together import Together
+from ..expressions.tree import (
+    Application,
+    Expression,
+    ExpressionSize,
+    Number,
+    Symbol,
+    comparisons,
+    measure,
+    split_sum,
+    symbols,
+)
+from ..solver.sparsity import jacobian_of_sums
 from .formulas import MAX_DEPTH_WRITTEN_OUT, TIME, is_affine_in_time
 
 Constants = Mapping[str, Value]
 ZERO = Number(0.0)
 MAX_SHOWN = 8  # names of a circle in the sentence about it
+# Names, numbers and operations in the rates beyond which operations of one kind are computed together. Random networks
+# of 25, 50, 100 and 200 states (500, 1,000, 2,000 and 3,900 of them) then compile in 1.0, 0.6, 0.5 and 0.35 of the
+# time, and are simulated in 0.8, 0.9, 0.5 and 0.6 of it; Bachmann's model, with 460, takes 1.5 times as long.
+MANY_PARTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -244,9 +262,71 @@ class ReactionSystem:
         self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
     ) -> Float[Array, " moving"]:
         """The time derivatives of the moving quantities, with the outcomes of all comparisons as given."""
+        if self.is_large:
+            return jnp.asarray(self.weights) @ self.terms(time, state, constants, modes)
         frozen: dict[Expression, Value] = {formula: modes[at] for at, formula in enumerate(self.comparisons)}
         scope = self.scope(time, state, constants, frozen)
         return stack_scalars([evaluate(formula, scope, frozen) for formula in self.model.rates.values()])
+
+    # Of many rates
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether rates have so many operations that those of one kind are computed together."""
+        model = self.model
+        every = (*model.rates.values(), *model.rules.values(), *model.reactions.values())
+        return sum(measure(formula).nodes for formula in every) > MANY_PARTS
+
+    @cached_property
+    def sums(self) -> tuple[dict[Expression, float], ...]:
+        """The terms of each rate with their factors."""
+        return tuple(split_sum(formula) for formula in self.model.rates.values())
+
+    @cached_property
+    def weights(self) -> Float[np.ndarray, "moving term"]:
+        """The factor of each term in each rate: the stoichiometry, where the terms are reactions."""
+        places = {term: at for at, term in enumerate(dict.fromkeys(term for each in self.sums for term in each))}
+        weights = np.zeros((len(self.sums), len(places)))
+        for row, each in zip(weights, self.sums, strict=True):
+            row[[places[term] for term in each]] = [*each.values()]
+        return weights
+
+    @cached_property
+    def constant_names(self) -> tuple[str, ...]:
+        """What rates may name beside the states and the time."""
+        model = self.model
+        formulas = (*model.rates.values(), *model.rules.values(), *model.reactions.values())
+        used = dict.fromkeys(itertools.chain(*(symbols(formula) for formula in formulas), model.containers.values()))
+        return tuple(name for name in used if name not in {TIME, *self.states, *model.rules, *model.reactions})
+
+    @cached_property
+    def together(self) -> Together:
+        """The terms of all rates, from the state, the time and the constants."""
+        model, stored = self.model, set(self.states) & set(self.model.containers)
+        amounts = {name: f"amount of {name}" if name in stored else name for name in self.states}
+        contents = {name: Application("/", (Symbol(amounts[name]), Symbol(model.containers[name]))) for name in stored}
+        terms = tuple(dict.fromkeys(term for each in self.sums for term in each))
+        names = (*amounts.values(), TIME, *self.constant_names)
+        return Together(terms, names, {**model.rules, **model.reactions, **contents}, self.comparisons)
+
+    def terms(
+        self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
+    ) -> Float[Array, " term"]:
+        """The terms of all rates."""
+        values = stack_scalars([time, *(constants[name] for name in self.constant_names)])
+        return self.together(jnp.concatenate([state, values]), modes)
+
+    def jacobian(
+        self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
+    ) -> Float[Array, "moving moving"]:
+        """The derivatives of many rates by the moving quantities: each of their terms depends on few."""
+        count = len(self.moving)
+
+        def terms(moving: Float[Array, " moving"]) -> Float[Array, " term"]:
+            return self.terms(time, jnp.concatenate([moving, state[count:]]), constants, modes)
+
+        pattern = self.together.dependencies[:, :count]
+        return jacobian_of_sums(terms, pattern, self.weights)(state[:count])
 
     @cached_property
     def comparisons(self) -> tuple[Application, ...]:

@@ -79,13 +79,15 @@ def rosenbrock_step(
     state: Float[Array, " moving"],
     step: Float[Array, ""],
     depends_on_time: bool,
+    jacobian: Callable[[Float[Array, " moving"]], Float[Array, "moving moving"]] | None = None,
 ) -> tuple[Float[Array, " moving"], Float[Array, " moving"]]:
     """The state after a step, and its estimated error.
 
-    **Arguments:** `depends_on_time`: whether the rates do.
+    **Arguments:** `depends_on_time`: whether the rates do. `jacobian`: of the rates at a state; by a derivative for
+    each state if None.
     """
-    jacobian = jax.jacfwd(rates, argnums=1)(time, state)
-    matrix = jnp.eye(state.size) / (GAMMA * step) - jacobian
+    slopes = jax.jacfwd(rates, argnums=1)(time, state) if jacobian is None else jacobian(state)
+    matrix = jnp.eye(state.size) / (GAMMA * step) - slopes
     inverse = jnp.linalg.inv(jax.lax.stop_gradient(matrix))
     drift = jax.jvp(lambda at: rates(at, state), (time,), (jnp.ones_like(time),))[1] if depends_on_time else None
 

@@ -5,7 +5,7 @@ import pytest
 from helpers.petab import TIME, mathml, quantities, sbml, write_problem
 
 import node_fit
-from node_fit.petab import adjoint
+from node_fit.petab import adjoint, system
 
 
 def fed_while(condition: str) -> str:
@@ -61,3 +61,14 @@ def test_a_period_of_more_steps_than_are_kept_has_no_gradient(objective, monkeyp
     monkeypatch.setattr(adjoint, "MAX_KEPT", 5)
     again = node_fit.objective(objective.problem)
     assert np.isnan(again.gradient(again.nominal)).any()
+
+
+def test_many_rates_are_computed_together_with_the_same_result(objective, monkeypatch):
+    """Rates with two jumps, as if they were many: the same steps, with a Jacobian from few directions."""
+    x = objective.nominal + 0.02
+    monkeypatch.setattr(system, "MANY_PARTS", 0)
+    again = node_fit.objective(objective.problem)
+    assert again.system.is_large and not objective.system.is_large
+    assert again.log_likelihood(x) == pytest.approx(objective.log_likelihood(x), rel=1e-10)
+    np.testing.assert_allclose(again.gradient(x), objective.gradient(x), rtol=1e-7)
+    np.testing.assert_allclose(again.differentiate(x).fisher, objective.differentiate(x).fisher, rtol=1e-7)
