@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
 from ..data.batch import Batch, count_in_slice, start_rows
@@ -25,7 +26,7 @@ from ..data.trajectories import cut
 from ..likelihood.losses import LEAST_COUNT, LEAST_SCALE, Predictors
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize_together
 from ..runtime.compilation import jit_by_size
-from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
+from ..runtime.placement import ArrayLike, ambient, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
 from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorField, interpolate
 from ..solver.row_by_row import Front
@@ -370,14 +371,15 @@ class NeuralODE(eqx.Module):
 
         Its arguments are the time, a scalar [unit of time]; all states (`latent`), shape `(state,)`, where hidden ones
         are in scaled units; and the inputs, shape `(input,)`, absent if the model has none. It returns the time
-        derivatives [unit of each state per unit of time], shape `(state,)`.
+        derivatives [unit of each state per unit of time], shape `(state,)`, in the precision of the process.
         """
+        model = in_ambient_precision(self)
 
         def vector_field(t: ArrayLike, y: ArrayLike, u: ArrayLike | None = None) -> Float[Array, " state"]:
             inputs = jnp.zeros((0,), jnp.result_type(float)) if u is None else jnp.asarray(u, float)
             states = jnp.asarray(y, float)
-            scaled = self.system.in_solver_units(jnp.asarray(t, float), states, inputs)
-            return self.system.users_rates(states, self.field(*scaled))
+            scaled = model.system.in_solver_units(jnp.asarray(t, float), states, inputs)
+            return model.system.users_rates(states, model.field(*scaled))
 
         return vector_field
 
@@ -391,17 +393,18 @@ class NeuralODE(eqx.Module):
         - `u`: inputs at `ts`, shape `(time, input)`; absent if the model has none.
         - `options`: further arguments of `diffrax.diffeqsolve`, in place of those of the model's solver.
 
-        **Returns:** a `diffrax.Solution`, whose `ys` have the shape `(time, state)`.
+        **Returns:** a `diffrax.Solution`, whose `ys` have the shape `(time, state)`, in the precision of the process.
         """
+        model = in_ambient_precision(self)
         ts, y0 = jnp.asarray(ts, float), jnp.asarray(y0, float)
         us = jnp.zeros((ts.shape[0], 0)) if u is None else jnp.asarray(u, float)
 
-        field = self.vector_field
+        field = model.vector_field
 
         def rates(t: Array, y: Array, args: PyTree) -> Array:
-            return field(t, y, interpolate(t, ts, us, self.solver.interpolation))
+            return field(t, y, interpolate(t, ts, us, model.solver.interpolation))
 
-        return self.solver.diffeqsolve(rates, ts, y0, scale=self.system.scaler.state_scale, **options)
+        return model.solver.diffeqsolve(rates, ts, y0, scale=model.system.scaler.state_scale, **options)
 
     def bands(
         self,
@@ -467,6 +470,12 @@ class NeuralODE(eqx.Module):
             zs = carry(self.scaler.scale_states(ys), dtype_of(precision_of(self)))
             rates = np.asarray(jax.device_get(field_at(self, zs)), dtype=np.float64)
         return self.scaler.unscale_rates(ys, rates)
+
+
+def in_ambient_precision(model: NeuralODE) -> NeuralODE:
+    """The model in the precision of the process, whose arrays JAX would cut with a warning otherwise."""
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model))
+    return model if traced or precision_of(model) == ambient() else carry(model, dtype_of(ambient()))
 
 
 @eqx.filter_jit

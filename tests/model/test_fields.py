@@ -139,3 +139,16 @@ def test_a_key_is_split_only_for_parts_that_ask_for_one(monkeypatch):
     ):
         nf.make_model(data, hidden=1, start=start, observation=observation, key=key)
     assert len(split) == 2
+
+
+def test_a_model_computes_in_the_precision_of_the_process():
+    """A warning of JAX about what it cuts would be an error here."""
+    data = nf.Dataset.from_arrays(np.linspace(0, 1, 9), np.ones((1, 9, 1)), states=["x"])
+    field = functools.partial(nf.Known, equations={"x": "-k*x"}, constants={"k": 0.5})
+    with scope("x64"):
+        model = nf.make_model(data, field=field, key=jax.random.key(0))
+        assert model.vector_field(0.0, [1.0]).dtype == np.float64
+        slope = jax.grad(lambda model: model.vector_field(0.0, jnp.ones(1))[0], allow_int=True)(model)
+        assert float(slope.field.constants.raw[0]) == pytest.approx(-0.5)
+    assert model.vector_field(0.0, [1.0]).dtype == np.float32
+    np.testing.assert_allclose(model.solve([1.0], np.linspace(0, 1, 3)).ys[:, 0], np.exp([0, -0.25, -0.5]), rtol=1e-4)
