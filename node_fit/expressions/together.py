@@ -40,8 +40,8 @@ class Node(NamedTuple):
         )
 
 
-class Group(NamedTuple):
-    """Nodes of one operation and depth.
+class Operations(NamedTuple):
+    """Operations of one kind and depth.
 
     - `operands`: for each argument, the places of its values. `takes_conditions`: of each argument.
     - `begin`: the place of the first result, which the others follow.
@@ -184,7 +184,7 @@ class Together:
         numbers, self.numbers = [*named, *self.constants.values()], [*self.constants]
         places = {at: place for kind in (numbers, conditions) for place, at in enumerate(kind)}
         counts = {False: len(numbers), True: len(conditions)}
-        self.groups: list[Group] = []
+        self.groups: list[Operations] = []
         inner = sorted((at for at, node in enumerate(self.nodes) if node.operands), key=self.kind)
         for _, members in itertools.groupby(inner, self.kind):
             every = [*members]
@@ -196,7 +196,7 @@ class Together:
             columns = zip(*(node.operands for node in group), strict=True)
             operands = tuple(np.array([places[at] for at in column]) for column in columns)
             kinds = tuple(self.nodes[at].is_condition for at in first.operands)
-            self.groups.append(Group(first.operation, first.fixed, operands, kinds, first.is_condition, begin))
+            self.groups.append(Operations(first.operation, first.fixed, operands, kinds, first.is_condition, begin))
         self.results = np.array([places[at] for at in self.wanted], int)
         self.count, self.conditions = counts[False] - len(numbers), counts[True] - len(conditions)
 
