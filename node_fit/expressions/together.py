@@ -19,7 +19,7 @@ from .tree import Application, Expression, Number, Symbol
 # Operations that are compiled for a number in the place of one of their arguments, and which.
 COMPILED_FOR = {"^": 1, "root": 0}
 # Leaves, which have values and no operation.
-CONDITION, NUMBER = "a condition", "a number"
+LEAF_CONDITION, LEAF_NUMBER = "a condition", "a number"
 
 
 class Node(NamedTuple):
@@ -35,7 +35,7 @@ class Node(NamedTuple):
 
     @property
     def is_condition(self) -> bool:
-        return self.operation == CONDITION or (
+        return self.operation == LEAF_CONDITION or (
             self.operation in OPERATIONS and OPERATIONS[self.operation].gives_condition
         )
 
@@ -83,9 +83,9 @@ class Together:
         self.nodes: list[Node] = []
         self.known: dict[Node, int] = {}
         self.formulas = formulas
-        self.by_name = {name: self.append(Node(NUMBER)) for name in names}
+        self.by_name = {name: self.append(Node(LEAF_NUMBER)) for name in names}
         self.given = len(names)
-        self.by_condition = {condition: self.append(Node(CONDITION)) for condition in outcomes_of}
+        self.by_condition = {condition: self.append(Node(LEAF_CONDITION)) for condition in outcomes_of}
         self.constants: dict[float, int] = {}
         self.wanted = [self.place(expression) for expression in expressions]
         self.arrange()
@@ -130,7 +130,7 @@ class Together:
 
     def number(self, value: float) -> int:
         if value not in self.constants:
-            self.constants[value] = self.append(Node(NUMBER))
+            self.constants[value] = self.append(Node(LEAF_NUMBER))
         return self.constants[value]
 
     def place(self, expression: Expression) -> int:
