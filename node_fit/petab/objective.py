@@ -1,5 +1,6 @@
 """The log-likelihood of a PEtab problem under its noise and priors, with gradient and Fisher information."""
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -451,7 +452,10 @@ class Objective:
 
     def _threads(self) -> AbstractContextManager[object]:
         """One thread for the inverses of large matrices: several wait for each other on cores that are not idle."""
-        return threadpool_limits(1, user_api="blas") if self.system.is_large else nullcontext()
+        if not self.system.is_large:
+            return nullcontext()
+        importlib.import_module("scipy.linalg")  # JAX uses its LAPACK, and only what is loaded is limited.
+        return threadpool_limits(1, user_api="blas")
 
     def evaluate(self, x: ArrayLike) -> Evaluation:
         """The log-likelihood and what is simulated, on the scale of the noise, in the order of `blocks`."""
