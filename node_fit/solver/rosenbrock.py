@@ -1,4 +1,4 @@
-"""A step of Rodas5P, a Rosenbrock method for stiff equations: one Jacobian and one inverse a step, and no iterations.
+"""A step of Rodas5P, a Rosenbrock method for stiff equations: one Jacobian and its factors a step, and no iterations.
 
 Steinebach, G. (2023): Construction of Rosenbrock-Wanner method Rodas5P and numerical benchmarks within the Julia
 Differential Equations package. BIT Numerical Mathematics 63, 27. The coefficients are those of the form of Hairer and
@@ -52,22 +52,36 @@ COUPLINGS = pad_rows(
 ROSENBROCK_ERROR_ORDER = 5
 
 
+# Rows of a matrix from which on its factors are cheaper than its inverse, of which a product for each stage is.
+LARGE_MATRIX = 100
+# The inverse of a matrix, or its triangular factors with the order of their rows.
+Factors = Float[Array, "column row"] | tuple[Float[Array, "row column"], Int[Array, " row"]]
+
+
+def factorise(matrix: Float[Array, "row column"]) -> Factors:
+    """What solves linear systems of a matrix."""
+    if len(matrix) < LARGE_MATRIX:
+        return jnp.linalg.inv(matrix)
+    lower_and_upper, order = jax.scipy.linalg.lu_factor(matrix)
+    return lower_and_upper, order
+
+
 @jax.custom_jvp
-def solve_with_inverse(
-    matrix: Float[Array, "row column"], inverse: Float[Array, "column row"], right: Float[Array, " row"]
+def solve_factorised(
+    matrix: Float[Array, "row column"], factors: Factors, right: Float[Array, " row"]
 ) -> Float[Array, " column"]:
-    """The solution of a linear system whose inverse is known; tangents need no derivative of the inverse."""
-    return inverse @ right
+    """The solution of a linear system whose factors are known; tangents need no derivative of the factors."""
+    return jax.scipy.linalg.lu_solve(factors, right) if isinstance(factors, tuple) else factors @ right
 
 
-@solve_with_inverse.defjvp
-def solve_with_inverse_jvp(
-    primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+@solve_factorised.defjvp
+def solve_factorised_jvp(
+    primals: tuple[Array, Factors, Array], tangents: tuple[Array, Factors, Array]
 ) -> tuple[Array, Array]:
-    matrix, inverse, right = primals
+    matrix, factors, right = primals
     matrix_dot, _, right_dot = tangents
-    solution = solve_with_inverse(matrix, inverse, right)
-    return solution, solve_with_inverse(matrix, inverse, right_dot - matrix_dot @ solution)
+    solution = solve_factorised(matrix, factors, right)
+    return solution, solve_factorised(matrix, factors, right_dot - matrix_dot @ solution)
 
 
 Rates = Callable[[Float[Array, ""], Float[Array, " moving"]], Float[Array, " moving"]]
@@ -88,7 +102,7 @@ def rosenbrock_step(
     """
     slopes = jax.jacfwd(rates, argnums=1)(time, state) if jacobian is None else jacobian(state)
     matrix = jnp.eye(state.size) / (GAMMA * step) - slopes
-    inverse = jnp.linalg.inv(jax.lax.stop_gradient(matrix))
+    factors = factorise(jax.lax.stop_gradient(matrix))
     drift = jax.jvp(lambda at: rates(at, state), (time,), (jnp.ones_like(time),))[1] if depends_on_time else None
 
     def add_stage(count: Int[Array, ""], stages: Float[Array, "stage moving"]) -> Float[Array, "stage moving"]:
@@ -97,7 +111,7 @@ def rosenbrock_step(
         right = right + (jnp.asarray(COUPLINGS)[count] @ stages) / step
         if drift is not None:
             right = right + (step * jnp.asarray(TIME_WEIGHTS)[count]) * drift
-        return stages.at[count].set(solve_with_inverse(matrix, inverse, right))
+        return stages.at[count].set(solve_factorised(matrix, factors, right))
 
     stages = jax.lax.fori_loop(0, STAGES, add_stage, jnp.zeros((STAGES, state.size)))
     last = state + WEIGHTS[-1] @ stages

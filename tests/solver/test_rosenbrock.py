@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from node_fit.solver.rosenbrock import rosenbrock_step, solve_with_inverse
+from node_fit.solver import rosenbrock
+from node_fit.solver.rosenbrock import factorise, rosenbrock_step, solve_factorised
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +54,23 @@ def test_a_system_with_a_known_inverse_has_the_derivative_of_the_solution():
     matrix, right = jnp.array([[2.0, 0.3], [-0.4, 1.5]]), jnp.array([1.0, 2.0])
 
     def solve(matrix):
-        return solve_with_inverse(matrix, jax.lax.stop_gradient(jnp.linalg.inv(matrix)), right)
+        return solve_factorised(matrix, factorise(jax.lax.stop_gradient(matrix)), right)
 
     assert jax.jacfwd(solve)(matrix) == pytest.approx(jax.jacfwd(lambda a: jnp.linalg.solve(a, right))(matrix))
+
+
+def test_large_matrices_have_factors_with_the_same_steps_and_derivatives(monkeypatch):
+    """As if a matrix of four rows were large."""
+    mix = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
+
+    def after(y):
+        return rosenbrock_step(lambda t, y: jnp.sin(mix @ y) - 50 * y, jnp.zeros(()), y, jnp.asarray(0.1), False)[0]
+
+    y, members = jnp.linspace(-1, 1, 4), jnp.linspace(-1, 1, 12).reshape(3, 4)
+    functions = (after, jax.jacfwd(after), jax.jacrev(after))
+    expected = [function(y) for function in functions] + [jax.vmap(after)(members)]
+    monkeypatch.setattr(rosenbrock, "LARGE_MATRIX", 4)
+    assert isinstance(factorise(mix), tuple)
+    found = [function(y) for function in functions] + [jax.vmap(after)(members)]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-13)
