@@ -445,8 +445,10 @@ class Objective:
 
     @cached_property
     def _programs(self) -> dict[str, Callable[[Array], PyTree]]:
+        # Vectors of many rates are worth fusing.
+        options = None if self.system.is_large else WITHOUT_FUSION_EMITTERS
         return {
-            function.__name__: jax.jit(function, compiler_options=WITHOUT_FUSION_EMITTERS)
+            function.__name__: jax.jit(function, compiler_options=options)
             for function in (self._evaluate, self._differentiate, self._value_and_gradient, self.trace_log_prior)
         } | {"prior_gradient": jax.jit(jax.grad(self.trace_log_prior))}
 
