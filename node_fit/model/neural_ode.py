@@ -371,9 +371,9 @@ class NeuralODE(eqx.Module):
 
         Its arguments are the time, a scalar [unit of time]; all states (`latent`), shape `(state,)`, where hidden ones
         are in scaled units; and the inputs, shape `(input,)`, absent if the model has none. It returns the time
-        derivatives [unit of each state per unit of time], shape `(state,)`, in the precision of the process.
+        derivatives [unit of each state per unit of time], shape `(state,)`.
         """
-        model = in_ambient_precision(self)
+        model = without_excess_precision(self)
 
         def vector_field(t: ArrayLike, y: ArrayLike, u: ArrayLike | None = None) -> Float[Array, " state"]:
             inputs = jnp.zeros((0,), jnp.result_type(float)) if u is None else jnp.asarray(u, float)
@@ -393,9 +393,9 @@ class NeuralODE(eqx.Module):
         - `u`: inputs at `ts`, shape `(time, input)`; absent if the model has none.
         - `options`: further arguments of `diffrax.diffeqsolve`, in place of those of the model's solver.
 
-        **Returns:** a `diffrax.Solution`, whose `ys` have the shape `(time, state)`, in the precision of the process.
+        **Returns:** a `diffrax.Solution`, whose `ys` have the shape `(time, state)`.
         """
-        model = in_ambient_precision(self)
+        model = without_excess_precision(self)
         ts, y0 = jnp.asarray(ts, float), jnp.asarray(y0, float)
         us = jnp.zeros((ts.shape[0], 0)) if u is None else jnp.asarray(u, float)
 
@@ -472,10 +472,11 @@ class NeuralODE(eqx.Module):
         return self.scaler.unscale_rates(ys, rates)
 
 
-def in_ambient_precision(model: NeuralODE) -> NeuralODE:
-    """The model in the precision of the process, whose arrays JAX would cut with a warning otherwise."""
+def without_excess_precision(model: NeuralODE) -> NeuralODE:
+    """The model, in single precision where the process has no other: JAX would cut its arrays with warnings."""
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model))
-    return model if traced or precision_of(model) == ambient() else carry(model, dtype_of(ambient()))
+    fits = traced or ambient() == "x64" or precision_of(model) == "x32"
+    return model if fits else carry(model, dtype_of("x32"))
 
 
 @eqx.filter_jit

@@ -141,7 +141,7 @@ def test_a_key_is_split_only_for_parts_that_ask_for_one(monkeypatch):
     assert len(split) == 2
 
 
-def test_a_model_computes_in_the_precision_of_the_process():
+def test_a_model_in_double_precision_computes_in_a_process_of_single():
     """A warning of JAX about what it cuts would be an error here."""
     data = nf.Dataset.from_arrays(np.linspace(0, 1, 9), np.ones((1, 9, 1)), states=["x"])
     field = functools.partial(nf.Known, equations={"x": "-k*x"}, constants={"k": 0.5})
