@@ -373,9 +373,9 @@ class NeuralODE(eqx.Module):
         are in scaled units; and the inputs, shape `(input,)`, absent if the model has none. It returns the time
         derivatives [unit of each state per unit of time], shape `(state,)`.
         """
-        model = without_excess_precision(self)
 
         def vector_field(t: ArrayLike, y: ArrayLike, u: ArrayLike | None = None) -> Float[Array, " state"]:
+            model = without_excess_precision(self)
             inputs = jnp.zeros((0,), jnp.result_type(float)) if u is None else jnp.asarray(u, float)
             states = jnp.asarray(y, float)
             scaled = model.system.in_solver_units(jnp.asarray(t, float), states, inputs)
