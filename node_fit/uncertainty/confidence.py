@@ -551,6 +551,9 @@ def open_side(name: str, low: float, high: float) -> list[str]:
 # the approximation is the posterior of the linearised model, and whole steps would leave where it holds (A. Immer,
 # M. Korzepa and M. Bauer, "Improving predictions of Bayesian neural nets via local linearization", AISTATS 2021).
 CLOSER = 100.0
+# They are closer still where a constant that the data leave open would move by more than this share of itself, such
+# as a rate to negative values; but not so close that the solver's errors are most of what they differ by.
+MAX_MEMBER_MOVE, CLOSEST = 0.1, 1e5
 
 
 def draw_laplace(
@@ -571,9 +574,14 @@ def draw_laplace(
     noise.
     """
     moves = information.draw(size, np.random.default_rng(seed))
-    members = [at(information, information.evidence.x + move / CLOSER) for move in moves]
+    index = [place.index for place in information.places]
+    shares = np.max(np.abs(moves[:, index]) / information.magnitudes, axis=1, initial=0.0)
+    gain = float(np.clip(shares.max() / MAX_MEMBER_MOVE, CLOSER, CLOSEST))
+    # Along a direction of which the data say nothing, a member stays as near, since predictions hardly change there.
+    nearer = np.minimum(1.0, MAX_MEMBER_MOVE * gain / np.maximum(shares, 1e-300))[:, None]
+    members = [at(information, information.evidence.x + move / gain) for move in nearer * moves]
     noise, freedom = information.noise_of_channels
-    ensemble = Ensemble.of(members, train, validation, gain=CLOSER, noise=noise, freedom=freedom)
+    ensemble = Ensemble.of(members, train, validation, gain=gain, noise=noise, freedom=freedom)
     typical = ensemble.typical
     return ensemble if parameters.network_weights((typical.field, typical.start)) else replace(ensemble, horizon=None)
 

@@ -95,6 +95,19 @@ def test_the_fit_itself_is_the_first_member():
     assert ensemble.members[1].constants() != ensemble.center.constants()
 
 
+def test_members_stay_near_a_fit_whose_constants_the_data_leave_open():
+    """A rate that is fast against the rows: far members have it negative, and grow without bound."""
+    rng, ts = np.random.default_rng(0), np.linspace(0, 24, 13)
+    ys = 5 * np.exp(-0.1 * ts) + np.where(ts > 0, 0.3 * rng.normal(size=13), -4.9)
+    data = nf.Dataset.from_arrays(ts, ys[:, None], states=["c"])
+    field = functools.partial(nf.Known, equations={"g": "-a*g", "c": "a*g/20 - k*c"}, constants={"a": 5.0, "k": 0.1})
+    options = nf.Options(hidden=["g"], start="fitted", effort="quick", precision="x64")
+    fit = nf.fit(data, field=field, optimizer="lm", options=options)
+    ensemble = fit.laplace()
+    assert ensemble.gain > 100 and all(member.constants()["a"] > 0 for member in ensemble.members)
+    np.testing.assert_allclose(ensemble.predict(data), fit.predict(data), rtol=0.02, atol=0.02)
+
+
 def test_few_noisy_rows_have_bands_by_default():
     """Of equations, in forecasts too; they are found around the single fit that other options leave."""
     whole = oscillations(1, seed=0)
