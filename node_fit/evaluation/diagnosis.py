@@ -35,6 +35,8 @@ BEYOND_RANGE, MOST_TOLD = 0.1, 3
 NEAR_EDGE = 0.1
 # A simulation that moves by no more than this stands still [standard deviations of the data].
 STILL = 1e-6
+# Values of which residuals of equations look like noise, whatever the equations lack.
+FEW_OF_A_LAW = 30
 
 
 def describe_divergence(data: Dataset, gone: Sequence[Divergence], *, triggers: bool = False) -> str:
@@ -377,6 +379,12 @@ def is_noise_limited(case: Case) -> Diagnosis | None:
     if case.chaos is not None or case.train.nrmse <= GOOD_R2 or not case.is_all_noise or is_beaten(case):
         return None
     said = "noise-limited: the residuals are about as large as the noise of the data; only more data would help"
+    values = int(case.weighed["train"].mask.sum(axis=(0, 1)).min())
+    if case.is_law and case.train.r2 < POOR and values < FEW_OF_A_LAW:
+        left = f"{1 - case.train.r2:.0%} of the variance in {values} values"
+        said = (
+            f"noise-limited: the residuals look like noise, but are {left}, too few to tell it from what equations lack"
+        )
     return Diagnosis("noise-limited", f"{said}{linear_does_as_well(case)}.")
 
 

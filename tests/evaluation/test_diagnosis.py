@@ -674,6 +674,17 @@ def test_a_law_at_the_noise_is_limited_by_it_whatever_its_share_of_the_variance(
     assert kinds.count("noise-limited") >= 19
 
 
+@pytest.mark.parametrize(("rows", "noise", "few"), [(12, 0.8, True), (12, 0.1, False), (60, 0.8, False)])
+def test_few_rows_do_not_tell_noise_from_what_equations_lack(rows, noise, few):
+    """Of 12 rows whose noise is most of the variance; of little noise, and of 60 rows, the residuals tell."""
+    ts = np.linspace(0, 6, rows)
+    data = series(np.exp(-ts) + noise * np.random.default_rng(0).normal(size=rows), ts)
+    found = of_law(data, np.exp(-ts)[None, :, None])
+    assert found.kind == "noise-limited"
+    assert ("too few to tell it from what equations lack" in found.sentence) == few
+    assert ("only more data would help" in found.sentence) != few
+
+
 def test_what_a_law_leaves_is_noise_or_it_is_wrong():
     """R² 0.99, and residuals whose neighbours are alike; of a network, the same is close."""
     ts = np.linspace(0, 6, 60)
