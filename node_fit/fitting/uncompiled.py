@@ -199,8 +199,10 @@ class HostProblem:
         return x[:, :free], starts + moves * unit if self.fits_starts else starts
 
     def residuals(self, x: Float[np.ndarray, "member parameter"]) -> Float[np.ndarray, "member residual"]:
-        misfit = (self.simulate(*self.split(x))[:, :, :: self.steps] - self.data.ys) / self.scales
-        found = misfit[:, self.data.mask]
+        """The differences from what was measured, in units of the spread; limits are left out."""
+        measured = self.data.middles
+        misfit = (self.simulate(*self.split(x))[:, :, :: self.steps] - measured) / self.scales
+        found = misfit[:, self.data.mask & np.isfinite(measured)]
         return np.where(np.isfinite(found), found, FAILED_MISFIT)
 
     def linearise(self, x: Float[np.ndarray, " parameter"]) -> LinearisedPoint:

@@ -76,6 +76,15 @@ def test_doses_jump_and_hidden_states_begin_at_zero():
     assert found.constants == pytest.approx({"ka": ka, "k": k}, rel=0.01)
 
 
+def test_limits_are_no_measurements():
+    """A tail below a limit of detection is not at the limit."""
+    ts = np.linspace(0, 10, 21)
+    ys = np.maximum(10 * np.exp(-0.8 * ts), 0.5)[None, :, None]
+    data = nf.Dataset.from_arrays(ts, ys, states=["c"], censored=np.where(ys == 0.5, -1, 0))
+    found = fit_without_compiling(known({"c": "-k*c"}, {"k": 0.3}), {"train": data}, "train")
+    assert found.constants["k"] == pytest.approx(0.8, rel=1e-3)
+
+
 def test_draws_find_constants_that_the_first_values_do_not():
     """The sum of squares over a frequency has many minima."""
     ts, w = np.linspace(0, 12, 80), 4.0
