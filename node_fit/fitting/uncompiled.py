@@ -102,7 +102,7 @@ class HostEquations:
     def of(field: object, data: Dataset) -> "HostEquations | None":
         """The equations of what makes a vector field; None where it has other parts, or a name that is unknown."""
         given = dict(keywords(field))
-        if made_of(field) is not Known or given.get("local") or given.get("triggers"):
+        if not callable(field) or made_of(field) is not Known or given.get("local") or given.get("triggers"):
             return None
         trees = Equations.of(as_mapping(given["equations"])).trees
         constants = Constants.of(given.get("constants") or {})

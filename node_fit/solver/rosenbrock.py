@@ -10,7 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 # Coefficients of Rodas5P.
 GAMMA = 0.21193756319429014
@@ -76,7 +76,7 @@ def solve_factorised(
 
 @solve_factorised.defjvp
 def solve_factorised_jvp(
-    primals: tuple[Array, Factors, Array], tangents: tuple[Array, Factors, Array]
+    primals: tuple[Array, Factors, Array], tangents: tuple[Array, PyTree, Array]
 ) -> tuple[Array, Array]:
     matrix, factors, right = primals
     matrix_dot, _, right_dot = tangents
