@@ -16,6 +16,8 @@ from .system import Change, Constants, ReactionSystem
 
 MAX_EVENTS_AT_ONCE = 100
 SAFETY, MIN_GROWTH, MAX_GROWTH = 0.9, 0.2, 6.0
+# Spacings of the largest state that the error of any other may have, of many states.
+ROUNDING_OF_LARGEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,9 @@ class Simulation:
         )  # fmt: skip
         error, old, new = (jax.lax.stop_gradient(each) for each in (error, moving, after))
         scale = self.tolerances.atol + self.tolerances.rtol * jnp.maximum(jnp.abs(old), jnp.abs(new))
+        if self.system.is_large:
+            # A small state that large ones turn into has their rounding, below which no step is short enough.
+            scale = jnp.maximum(scale, ROUNDING_OF_LARGEST * jnp.finfo(float).eps * jnp.max(jnp.abs(new)))
         size = jnp.sqrt(jnp.mean((error / scale) ** 2))
         return jnp.concatenate([after, held]), jnp.where(jnp.isfinite(size), size, jnp.inf)
 
