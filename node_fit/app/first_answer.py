@@ -89,16 +89,21 @@ class FirstAnswer:
         if fitted is None or (new := fitted["nrmse"]) is None:
             return None
         if self.equations is not None:
-            change = "as good as" if abs(new - self.error) <= EQUAL_ERROR * self.error else words_of(new, self.error)
+            change = (
+                "as good as" if abs(new - self.error) <= EQUAL_ERROR * self.error else compare_errors(new, self.error)
+            )
             there = f"it had {format_number(self.error)}"
         elif simple is None or (old := simple["nrmse"]) is None:
             return None
         else:
-            change, there = words_of(new, old), f"{SIMPLE_MODELS[self.best]} has {format_number(old)} on the same rows"
+            change, there = (
+                compare_errors(new, old),
+                f"{SIMPLE_MODELS[self.best]} has {format_number(old)} on the same rows",
+            )
         return f"{change} the first answer: NRMSE {format_number(new)} on {self.role} data, where {there}"
 
 
-def words_of(new: float, old: float) -> str:
+def compare_errors(new: float, old: float) -> str:
     return "better than" if new < old else "no better than"
 
 

@@ -283,9 +283,14 @@ class ReactionSystem:
         return tuple(split_sum(formula) for formula in self.model.rates.values())
 
     @cached_property
+    def distinct_terms(self) -> tuple[Expression, ...]:
+        """The terms of all rates, each once."""
+        return tuple(dict.fromkeys(term for each in self.sums for term in each))
+
+    @cached_property
     def weights(self) -> Float[np.ndarray, "moving term"]:
         """The factor of each term in each rate: the stoichiometry, where the terms are reactions."""
-        places = {term: at for at, term in enumerate(dict.fromkeys(term for each in self.sums for term in each))}
+        places = {term: at for at, term in enumerate(self.distinct_terms)}
         weights = np.zeros((len(self.sums), len(places)))
         for row, each in zip(weights, self.sums, strict=True):
             row[[places[term] for term in each]] = [*each.values()]
@@ -305,9 +310,13 @@ class ReactionSystem:
         model, stored = self.model, set(self.states) & set(self.model.containers)
         amounts = {name: f"amount of {name}" if name in stored else name for name in self.states}
         contents = {name: Application("/", (Symbol(amounts[name]), Symbol(model.containers[name]))) for name in stored}
-        terms = tuple(dict.fromkeys(term for each in self.sums for term in each))
         names = (*amounts.values(), TIME, *self.constant_names)
-        return Together(terms, names, {**model.rules, **model.reactions, **contents}, self.comparisons)
+        return Together(self.distinct_terms, names, {**model.rules, **model.reactions, **contents}, self.comparisons)
+
+    @cached_property
+    def pattern(self) -> Bool[np.ndarray, "term moving"]:
+        """Which terms may change with which moving quantities."""
+        return self.together.dependencies[:, : len(self.moving)]
 
     def terms(
         self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
@@ -325,8 +334,7 @@ class ReactionSystem:
         def terms(moving: Float[Array, " moving"]) -> Float[Array, " term"]:
             return self.terms(time, jnp.concatenate([moving, state[count:]]), constants, modes)
 
-        pattern = self.together.dependencies[:, :count]
-        return jacobian_of_sums(terms, pattern, self.weights)(state[:count])
+        return jacobian_of_sums(terms, self.pattern, self.weights)(state[:count])
 
     @cached_property
     def comparisons(self) -> tuple[Application, ...]:

@@ -551,7 +551,7 @@ def open_side(name: str, low: float, high: float) -> list[str]:
 # the approximation is the posterior of the linearised model, and whole steps would leave where it holds (A. Immer,
 # M. Korzepa and M. Bauer, "Improving predictions of Bayesian neural nets via local linearization", AISTATS 2021).
 CLOSER = 100.0
-# They are closer still where a constant that the data leave open would move by more than this share of itself, such
+# They are closer still where a constant that the data leave open would move by more than this share of its size, such
 # as a rate to negative values; but not so close that the solver's errors are most of what they differ by.
 MAX_MEMBER_MOVE, CLOSEST = 0.1, 1e5
 
@@ -575,7 +575,9 @@ def draw_laplace(
     """
     moves = information.draw(size, np.random.default_rng(seed))
     index = [place.index for place in information.places]
-    shares = np.max(np.abs(moves[:, index]) / information.magnitudes, axis=1, initial=0.0)
+    # One near zero is not measured by itself: parameters are in units of the first values, or of an unbounded line.
+    sizes = np.maximum(information.magnitudes, 1.0)
+    shares = np.max(np.abs(moves[:, index]) / sizes, axis=1, initial=0.0)
     gain = float(np.clip(shares.max() / MAX_MEMBER_MOVE, CLOSER, CLOSEST))
     # Along a direction of which the data say nothing, a member stays as near, since predictions hardly change there.
     nearer = np.minimum(1.0, MAX_MEMBER_MOVE * gain / np.maximum(shares, 1e-300))[:, None]

@@ -108,6 +108,26 @@ def test_members_stay_near_a_fit_whose_constants_the_data_leave_open():
     np.testing.assert_allclose(ensemble.predict(data), fit.predict(data), rtol=0.02, atol=0.02)
 
 
+def test_a_constant_near_zero_keeps_its_spread():
+    """It is a share of its first value that members move by, not of what is left of it."""
+    ts = np.linspace(0, 6, 31)
+    wave = 0.05 * np.where(np.arange(31) % 2, 1.0, -1.0)
+    field = functools.partial(nf.Known, equations={"x": "-k*x + b"}, constants={"k": 0.5, "b": 0.2})
+
+    def fit_to(ys):
+        data = nf.Dataset.from_arrays(ts, ys[:, None], states=["x"])
+        return nf.fit(data, field=field, start="fitted", options=nf.Options(effort="quick", precision="x64"))
+
+    ys = 2 * np.exp(-0.7 * ts) + wave
+    before = fit_to(ys).constants
+    fit = fit_to(ys - before["b"] / before["k"])  # whose equilibrium is 0
+    interval = fit.confidence("fisher").constants["b"]
+    assert abs(fit.constants["b"]) < 1e-3 * (interval.upper - interval.lower)
+    ensemble = fit.laplace(401)
+    drawn = ensemble.gain * np.std([member.constants()["b"] for member in ensemble.members])
+    assert ensemble.gain == 100 and drawn == pytest.approx((interval.upper - interval.lower) / (2 * 2.05), rel=0.15)
+
+
 def test_few_noisy_rows_have_bands_by_default():
     """Of equations, in forecasts too; they are found around the single fit that other options leave."""
     whole = oscillations(1, seed=0)
