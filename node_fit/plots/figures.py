@@ -326,7 +326,11 @@ def column_title(record: Trajectory, label: str, columns: int, constants: Sequen
     if columns == 1:
         lines, width = ["   ·   ".join([f"trajectory {name}, {' and '.join(record.errors)}", *score])], WIDE_TITLE
     else:
-        lines, width = [f"{', '.join(record.errors)} · {name}", *score], NARROW_TITLE
+        width = NARROW_TITLE
+        # Between errors alone, not between a role and its error.
+        kept = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in errors)
+        wrapped = textwrap.wrap(f"NRMSE{':' * several} {kept}", width) if errors else []
+        lines = [f"{', '.join(record.errors)} · {name}", *(line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped)]
     given = textwrap.wrap(plain_label(", ".join(constants)), width, max_lines=MOST_TITLE_LINES, placeholder=" ...")
     return "\n".join([*lines, *given])
 

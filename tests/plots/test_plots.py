@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -17,6 +18,7 @@ from node_fit.app.run_directory import RunDirectory
 from node_fit.app.run_logger import RunLogger
 from node_fit.data.dataset import Dataset
 from node_fit.evaluation.metrics import score_predictions
+from node_fit.plots import figures
 from node_fit.plots.curves import EVENT, Curves, collect
 from node_fit.plots.figures import (
     choose_trajectories,
@@ -405,3 +407,14 @@ def test_angles_count_in_a_title_as_in_the_scores():
     predicted = turned.ys + 2 * np.pi + 0.1
     (record,) = collect(Curves({"train": turned}, {"train": (TIMES[None], predicted)}, at_rows={"train": predicted}))
     assert record.error == pytest.approx(score_predictions(turned, predicted).nrmse, rel=1e-12) and record.error < 0.2
+
+
+def test_titles_of_several_columns_are_no_wider_than_these():
+    """Errors of three roles need two lines, which end between errors."""
+    record = SimpleNamespace(name="blue", errors={"train": 0.0094, "validation": 0.12, "test": 0.44})
+    lines = figures.column_title(record, "", 3).splitlines()
+    assert lines[1:] == ["NRMSE: train 0.0094,", "validation 0.12, test 0.44"]
+    assert max(map(len, lines)) <= figures.NARROW_TITLE
+    alone = SimpleNamespace(name="blue", errors={"train": 0.0094})
+    assert figures.column_title(alone, "", 2).splitlines()[1:] == ["NRMSE 0.0094"]
+    assert "\n" not in figures.column_title(record, "", 1)
