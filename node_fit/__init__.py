@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .likelihood.losses import Huber, NegativeBinomial, Poisson, Squares, StudentT
     from .model.ensemble import Ensemble
     from .model.fields.field import AbstractVectorField, Physical
-    from .model.fields.known import Hybrid, Known, Sparse
+    from .model.fields.known import Hybrid, Known, Mechanical, Sparse
     from .model.fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
     from .model.initial_state.rule import First, Stated, Steady
     from .model.initial_state.trained import Encoder, Fitted
@@ -91,6 +91,7 @@ __all__ = [
     "Loss",
     "MLflow",
     "MeasuredStates",
+    "Mechanical",
     "Members",
     "MixedEffects",
     "MultipleShooting",
@@ -217,6 +218,7 @@ _HOMES = {
     "MLP": "model.fields.network",
     "MLflow": "training.callback",
     "MeasuredStates": "model.observation",
+    "Mechanical": "model.fields.known",
     "Members": "training.task",
     "MixedEffects": "population.fit",
     "MultipleShooting": "objectives.matching",

@@ -73,7 +73,7 @@ class Smoothed:
     states, `(row, state)`; or the values of the functions of a `Balance`, `(row, function)`. `splines`: of the states.
     `raw`: the measured states, `(row, state)`, NaN where nothing was measured, as of hidden states. `spread`: the
     relative size of the noise in each measurement, `(row, state)`. `noise`: the largest residual of a spline, in
-    standard deviations of its state.
+    standard deviations of its state. `held`: whether inputs stay as they are from row to row.
     """
 
     t: np.ndarray
@@ -83,6 +83,7 @@ class Smoothed:
     raw: np.ndarray
     spread: np.ndarray
     noise: float
+    held: bool = False
 
     @property
     def clean(self) -> bool:

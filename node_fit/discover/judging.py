@@ -162,7 +162,9 @@ class Judge:
             shares = (np.arange(self.steps)[:, None] + np.array([0, 0.5, 1])) / self.steps
             nodes = t[:-1, None, None] + np.diff(t)[:, None, None] * shares
             for place, other in enumerate(others):
-                drivers[: len(t) - 1, :, :, place, at] = each.value_at(other, nodes)
+                is_held = each.held and other >= len(self.states)
+                given = each.values[piece][:-1, other, None, None] if is_held else each.value_at(other, nodes)
+                drivers[: len(t) - 1, :, :, place, at] = given
             # Steps of no length repeat the last values: at 0, a term such as 1/x would be infinite.
             drivers[len(t) - 1 :, ..., at] = drivers[len(t) - 2, -1, -1, :, at]
             repeated = int(piece.start > 0)  # The window before has this row.

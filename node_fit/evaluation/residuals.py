@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
 from ..data.noise import is_relative
@@ -82,6 +82,8 @@ MOST_TESTED_CHANNELS = 20
 PATTERN_PARTS, MAX_COMPARED, PATTERN_DRAWS = 8, 256, 500
 # Residuals below this share of their channel's spread are errors of the solver.
 LEAST_RESIDUAL = 1e-3
+# Values are the same up to this share of their range, and gaps between them are whole steps up to this share of a step.
+SAME_GAP, WHOLE_STEPS = 1e-9, 1e-3
 # A first row that is met so closely is where its trajectory starts, and no residual [standard deviations].
 EXACT_FIT = 1e-5
 
@@ -161,7 +163,11 @@ def check_residuals(
     if data.sigma is not None:
         channels = {name: replace(check, size=size_test(column)) for (name, check), column in columns}
     else:
-        channels = {name: without_tests(check, column) for (name, check), column in columns}
+        exact = is_within_steps(data, predicted)
+        channels = {
+            name: without_tests(check, column, written=bool(written))
+            for ((name, check), column), written in zip(columns, exact, strict=True)
+        }
     if len(data.states) + len(data.inputs) <= MOST_TESTED_CHANNELS:
         past = zip(channels.items(), explain_by_past(data, predicted), strict=True)
         channels = {name: replace(each, past=jsonable(float(share))) for (name, each), share in past}
@@ -379,11 +385,39 @@ def shares_by_chance(rows: int, columns: int) -> tuple[float, float, float]:
     return low, mean * total, (1 - mean) * total
 
 
-def without_tests(check: ResidualCheck, residuals: Float[np.ndarray, " row"]) -> ResidualCheck:
-    """The check of residuals in standard deviations of the data; untested if they are no larger than the solver's."""
+def without_tests(
+    check: ResidualCheck, residuals: Float[np.ndarray, " row"], *, written: bool = False
+) -> ResidualCheck:
+    """The check of residuals in standard deviations of the data; untested if they are no larger than the solver's.
+
+    **Arguments:** `written`: whether they are no larger than the steps in which values are written.
+    """
     values = residuals[np.isfinite(residuals)]
-    small = values.size > 0 and float(np.sqrt(np.square(values).mean())) <= LEAST_RESIDUAL
+    small = written or (values.size > 0 and float(np.sqrt(np.square(values).mean())) <= LEAST_RESIDUAL)
     return replace(check, neumann=None, pattern=None) if small else check
+
+
+def is_within_steps(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> Bool[np.ndarray, " state"]:
+    """Whether the residuals of a state are no more than half of the step in which its values are written or counted, as
+    by an encoder: neighbouring ones depend on each other where a state moves slowly."""
+    found = np.zeros(len(data.states), bool)
+    for index in range(len(data.states)):
+        known = data.mask[..., index] & np.isfinite(predicted[..., index])
+        values, step = data.ys[..., index][known], step_of_values(data.ys[..., index][known])
+        if step is not None:
+            found[index] = np.sqrt(np.mean((values - predicted[..., index][known]) ** 2)) <= step / 2
+    return found
+
+
+def step_of_values(values: Float[np.ndarray, " value"]) -> float | None:
+    """The step of which all values are multiples; None if there is none, or many values are within one step."""
+    each = np.unique(values)
+    if len(each) < FEW_VALUES:
+        return None
+    gaps: np.ndarray = np.diff(each)
+    gaps = gaps[gaps > SAME_GAP * (each[-1] - each[0])]
+    counts: np.ndarray = gaps / gaps.min()
+    return float(gaps.min()) if np.abs(counts - np.round(counts)).max() < WHOLE_STEPS else None
 
 
 def size_test(residuals: Float[np.ndarray, " row"]) -> float | None:

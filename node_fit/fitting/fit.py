@@ -24,9 +24,10 @@ from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.task import Members
-from .ladder import CONTENT, FIRST_ATTEMPT, UNFINISHED, climb, has_few_values, is_open
+from .ladder import CONTENT, FIRST_ATTEMPT, UNFINISHED, Judged, climb, has_few_values, is_open
 from .left_out import predict_left_out
 from .long_records import kept_of_race, race_long_record
+from .mechanisms import fit_mechanism
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
 from .refit import refit_to_all
@@ -104,14 +105,18 @@ def fit(
         stack.callback(callback.on_fit_end)
         alone = model is None and options.members.trained.size == 1 and jax.process_count() == 1
         races = alone and is_open(options, options.effort)
-        long, is_enough = race_long_record(options, train, validation, callback) if races else ([], False)
+        moved, is_enough = fit_mechanism(options, train, validation, callback) if races else ([], False)
+        long: list[Judged] = []
+        if races and not is_enough:
+            long, is_enough = race_long_record(options, train, validation, callback)
+        before = [*moved, *long]
         if is_enough:
-            return with_bands(kept_of_race(long), options.members)
+            return with_bands(kept_of_race(before), options.members)
         problem = build_problem(options, train, validation, earlier=earlier, callback=callback)
         warn_of_data([problem])
         callback.on_fit_start(problem.model, problem.said)
-        if long:
-            callback.on_attempt(FIRST_ATTEMPT, f"{long[-1].attempt.name} is {long[-1].attempt.verdict}")
+        if before:
+            callback.on_attempt(FIRST_ATTEMPT, f"{before[-1].attempt.name} is {before[-1].attempt.verdict}")
         result = solve([problem], [callback])[0]
         if long:
             result = replace(result, rival=long[0].fit.model.typical)
@@ -134,7 +139,7 @@ def fit(
             def anew(settled: Options, rows: Dataset) -> Fit:
                 return solve([build_problem(settled, rows, None)], [Callback()])[0]
 
-            result = climb(options, result, again, options.effort, callback, long)
+            result = climb(options, result, again, options.effort, callback, before)
             result = refit_to_all(predict_left_out(result, anew, callback), go_on, callback)
         return with_bands(result, options.members)
 

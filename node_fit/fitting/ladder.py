@@ -716,7 +716,7 @@ def with_ridge(options: Options, weight: float) -> Penalty:
 
 def after_derivatives(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """Equations alone from constants that fit the derivatives of the data, where all states are measured."""
-    alone = is_equations_alone(options.field) and made_of(options.field) is not Sparse
+    alone = is_equations_alone(options.field) and not says(options.field, "is_sought", False)
     if not alone or count_hidden(fit) or best_of(tried).is_content:
         return None
     optimizer = options.optimizer or LevenbergMarquardt()

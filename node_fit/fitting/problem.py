@@ -19,6 +19,7 @@ from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..discover.watch import SearchWatch
 from ..evaluation.metrics import root_mean, score_predictions, score_values
 from ..likelihood.losses import AbstractLikelihood
+from ..mechanics.identify import find_mechanism, pair_states
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Known, Sparse, quantities
@@ -30,6 +31,7 @@ from ..model.make_model import (
     made_of,
     make_model,
     names_of_local_trajectories,
+    says,
     values_of_constants,
 )
 from ..model.neural_ode import NeuralODE
@@ -48,6 +50,8 @@ from .screening import choose_beginnings, has_beginnings
 
 # Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
+# The tolerance of a mechanism's steps, as a share of the least noise relative to its spread, and its limits.
+SMALL_STEP_ERROR, MOTION_TOLERANCES = 1 / 30, (1e-8, 1e-4)
 # Trajectories that are enough to compare two iterates by.
 MOST_COMPARED = 64
 
@@ -461,28 +465,52 @@ def pooled_error(model: NeuralODE, data: Mapping[str, Dataset]) -> float:
 def find_equations(
     options: Options, train: Dataset, validation: Dataset | None, callback: Callback
 ) -> tuple[Options, tuple[Choice, ...]]:
-    """The options with the equations in the place of `Sparse`, and what was found; other options as they are.
+    """The options with the equations in the place of `Sparse` or `Mechanical`, and what was found; other options as
+    they are.
 
-    **Raises:** `ValueError` if states are hidden, or no equation leaves nothing but noise.
+    **Raises:** `ValueError` if states are hidden, no equation leaves nothing but noise, or there is no mechanism.
     """
-    if not callable(options.field) or made_of(options.field) is not Sparse:
+    if not says(options.field, "is_sought", False):
         return options, ()
+    kind = "sparse" if made_of(options.field) is Sparse else "mechanical"
     if options.hidden not in ("auto", 0, ()):
-        raise ValueError("field=sparse needs measurements of all states; leave out hidden, or use another field.")
+        raise ValueError(f"field={kind} needs measurements of all states; leave out hidden, or use another field.")
+    search_for = find_sparse if kind == "sparse" else find_motion
+    changed, verdict = search_for(options, train, Facts.of(train, validation), callback)
+    told = Choice("field", kind, verdict)
+    return replace(changed, hidden=0, recipe=without_derivatives(options.recipe)), (told,)
+
+
+def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callback) -> tuple[Options, str]:
+    """The options of equations of few terms, and what is said of these."""
     given = dict(keywords(options.field))
     effort = given.pop("effort", "normal")
     watch = SearchWatch(lambda what: callback.on_trial(f"equations of few terms: {what}"))
     found = search(train, Vocabulary(**given), effort=effort, seed=options.seed, watch=watch)
     if not found.fits:
         raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")
-    best = found.ranked[0]
-    field = functools.partial(Known, equations=best.equations, constants=best.constants)
-    facts, start = Facts.of(train, validation), options.start
+    best, start = found.ranked[0], options.start
     if start == "auto":
         # A start that is the first row needs no rows of a new trajectory, where these have little noise.
         start = fitted_start(facts) if facts.values < SHORT or facts.noise > NOISY else First
-    told = Choice("field", "sparse", found.verdict)
-    return replace(options, field=field, start=start, hidden=0, recipe=without_derivatives(options.recipe)), (told,)
+    field = functools.partial(Known, equations=best.equations, constants=best.constants)
+    return replace(options, field=field, start=start), found.verdict
+
+
+def find_motion(options: Options, train: Dataset, facts: Facts, callback: Callback) -> tuple[Options, str]:
+    """The options of a mechanism's equations of motion, and what is said of these."""
+    given = keywords(options.field)
+    pairing = pair_states(train, given.get("positions"), given.get("velocities"))
+    watch = SearchWatch(lambda what: callback.on_trial(f"mechanisms: {what}"))
+    found = find_mechanism(train, pairing, held=facts.inputs == "hold", watch=watch)
+    field = functools.partial(Known, equations=found.equations, constants=found.constants)
+    # Errors of velocities grow in what swings, so that all rows tell where it starts.
+    start = functools.partial(Fitted, given=None) if options.start == "auto" else options.start
+    if options.solver.rtol is None:
+        spread = np.nanstd(np.where(train.mask, train.ys, np.nan), axis=(0, 1))
+        rtol = float(f"{np.clip((found.noise / spread).min() * SMALL_STEP_ERROR, *MOTION_TOLERANCES):.1g}")
+        options = replace(options, solver=replace(options.solver, rtol=rtol))
+    return replace(options, field=field, start=start), f"{found.mechanism.title}."
 
 
 def has_enough_rows(train: Dataset) -> bool:

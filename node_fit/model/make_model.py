@@ -22,7 +22,7 @@ from ..runtime.validation import by_name, check_argument
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from .fields.equations import Equations, as_mapping, normalize
-from .fields.known import WHEN, Hybrid, Known, Sparse, constants_in
+from .fields.known import WHEN, Hybrid, Known, Mechanical, Sparse, constants_in
 from .fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First, Stated, Steady
 from .initial_state.trained import Encoder, Fitted
@@ -51,6 +51,7 @@ FIELDS = {
     "known": Known,
     "hybrid": Hybrid,
     "sparse": Sparse,
+    "mechanical": Mechanical,
     "second_order": SecondOrder,
     "log_time": LogTimeMLP,
 }

@@ -35,6 +35,7 @@ LIBRARY = [
     "sysid",
     "uncertainty",
     "discover",
+    "mechanics",
     "fitting",
     "ecosystem",
     "population",

@@ -24,8 +24,8 @@ from ...data.table_source import Table
 from ...data.tables.reading import ESTIMATE
 from ...likelihood.losses import AbstractLikelihood
 from ...model.fields.equations import EquationError, Equations, placed, read_equation_lines
-from ...model.fields.known import Known, Sparse
-from ...model.make_model import is_equations_alone, made_of
+from ...model.fields.known import Known
+from ...model.make_model import is_equations_alone, says
 from ...options.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
 from ...runtime.serialization import is_json, is_list, parse_number
@@ -283,7 +283,7 @@ class Parts(NamedTuple):
 
     def load_and_tell(self) -> tuple[Splits, list[str]]:
         """As `Table.load_and_tell`; of equations alone, all rows are fitted where the split does not say otherwise."""
-        if not is_equations_alone(self.options.field) or made_of(self.options.field) is Sparse:
+        if not is_equations_alone(self.options.field) or says(self.options.field, "is_sought", False):
             return self.data.load_and_tell()
         splits, notes = replace(self.data, split=self.data.split.with_shares(0.0)).load_and_tell()
         return splits, notes + notes_of_equations(self.data, splits, self.options)

@@ -23,7 +23,7 @@ from ...runtime.serialization import stored_as
 from ...runtime.validation import check_path
 
 # Equations may come from untrusted files. These limits bound the time to parse and evaluate them.
-LONGEST_EQUATION, DEEPEST = 2000, EQUATION_DIALECT.most_nested
+LONGEST_EQUATION, DEEPEST = 5000, EQUATION_DIALECT.most_nested
 
 # What a text is, in the sentence about one that is wrong.
 EQUATION = "equation of"

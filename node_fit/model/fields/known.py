@@ -330,6 +330,7 @@ class Known(AbstractVectorField):
 
     has_equations: ClassVar[bool] = True
     has_network: ClassVar[bool] = False
+    is_sought: ClassVar[bool] = False  # Whether `fit` finds the equations in the training data.
     equations: Equations
     constants: Constants
     system: System
@@ -767,6 +768,8 @@ class Sparse(Known):
     **Raises:** `ValueError` if it is called, since equations are found in data.
     """
 
+    is_sought: ClassVar[bool] = True
+
     def __init__(
         self,
         system: System,
@@ -781,3 +784,35 @@ class Sparse(Known):
         key: PRNGKeyArray | None = None,
     ):
         raise ValueError("sparse equations are found in data; pass field=node_fit.Sparse to node_fit.fit.")
+
+
+class Mechanical(Known):
+    """The equations of motion of a mechanism, which `fit` finds in positions, velocities and forces; it then fits their
+    constants: masses, gravity, springs and friction.
+
+    ```python
+    fit = node_fit.fit(train, field=node_fit.Mechanical)
+    print(fit.equations, fit.constants)
+    ```
+
+    Up to three coordinates are written as masses on springs, as a chain of links or as pendulums on a cart, whichever
+    explains the records best. States are all positions and all velocities; inputs are forces or torques, each on a
+    coordinate of its own.
+
+    **Arguments:** `positions`, `velocities`: names of states, the velocity of each position at its place; by default,
+    those of which each velocity's integral is what a position changes by.
+
+    **Raises:** `ValueError` if it is called, since equations are found in data.
+    """
+
+    is_sought: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        system: System,
+        *,
+        positions: Sequence[str] | None = None,
+        velocities: Sequence[str] | None = None,
+        key: PRNGKeyArray | None = None,
+    ):
+        raise ValueError("mechanisms are found in data; pass field=node_fit.Mechanical to node_fit.fit.")

@@ -1,0 +1,74 @@
+"""Positions, velocities and forces: the mechanism behind them is fitted before anything else is tried."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..discover.verdict import FEWEST_ROWS
+from ..evaluation.advice import POOR
+from ..mechanics.identify import pair_states
+from ..model.fields.known import Mechanical
+from ..model.fields.network import MLP
+from ..model.make_model import is_plain, made_of, says
+from ..options.options import Options
+from ..training.callback import Callback
+from .ladder import UNFINISHED, Judged, horizon_of, judge_attempt
+from .long_records import ENOUGH
+from .problem import build_problem
+from .train import train as solve
+
+MECHANISM_LOG = logging.getLogger(__name__)
+MECHANISM = "equations of motion"
+
+
+def may_be_mechanism(options: Options, train: Dataset) -> bool:
+    """Whether states are positions and velocities under forces, and nothing was asked for that equations would
+    replace."""
+    field = options.field
+    plain = callable(field) and made_of(field) is MLP and is_plain(field) and options.discover
+    free = options.hidden == "auto" and options.start == "auto" and says(options.observation, "is_direct", False)
+    if not (plain and free and options.members.count == 1 and int(train.mask.sum(axis=1).min()) >= FEWEST_ROWS):
+        return False
+    try:
+        pair_states(train)
+    except ValueError:
+        return False
+    return True
+
+
+def fit_mechanism(
+    options: Options, train: Dataset, validation: Dataset | None, callback: Callback
+) -> tuple[list[Judged], bool]:
+    """Fits the equations of motion of a mechanism, where the columns are those of one.
+
+    **Returns:** the fit, judged; of a chaotic record, to windows; and whether it is enough. No fit, if the columns are
+    others.
+    """
+    if not may_be_mechanism(options, train):
+        return [], False
+
+    def judge(changed: Options, horizon: int | None) -> Judged:
+        cut = [
+            None if part is None else part.windows(horizon, horizon) if horizon else part
+            for part in (train, validation)
+        ]
+        problem = build_problem(changed, cut[0] or train, cut[1], callback=callback)
+        callback.on_fit_start(problem.model, problem.said)
+        return judge_attempt(MECHANISM, solve([problem], [callback])[0], horizon, ("field",))
+
+    # Encoders tell more digits of a swinging mechanism's constants than single precision has.
+    exact = replace(options, field=Mechanical, restarts=1, precision="x64")
+    try:
+        with exact.place.scope():
+            tried = [judge(exact, None)]
+            fit = tried[0].fit
+            horizon = None if tried[0].attempt.verdict in ENOUGH or fit.status in UNFINISHED else horizon_of(fit, POOR)
+            if horizon is not None:
+                tried = [judge(replace(exact, field=fit.options.field, start=fit.options.start), horizon)]
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:  # Other fits go on.
+        MECHANISM_LOG.warning("%s: %s", MECHANISM, error)
+        return [], False
+    best = tried[-1]
+    return tried, (best.attempt.verdict in ENOUGH and not best.runs_away) or best.fit.status in UNFINISHED

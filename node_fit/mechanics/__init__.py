@@ -1,0 +1,1 @@
+"""Mechanisms: equations of motion whose constants are masses, gravity, springs and friction."""
