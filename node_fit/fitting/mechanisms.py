@@ -8,7 +8,7 @@ import numpy as np
 from ..data.dataset import Dataset
 from ..discover.verdict import FEWEST_ROWS
 from ..evaluation.advice import POOR
-from ..mechanics.identify import pair_states
+from ..mechanics.pairing import pair_states
 from ..model.fields.known import Mechanical
 from ..model.fields.network import MLP
 from ..model.make_model import is_plain, made_of, says

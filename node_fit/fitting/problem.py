@@ -19,7 +19,8 @@ from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..discover.watch import SearchWatch
 from ..evaluation.metrics import root_mean, score_predictions, score_values
 from ..likelihood.losses import AbstractLikelihood
-from ..mechanics.identify import find_mechanism, pair_states
+from ..mechanics.identify import find_mechanism
+from ..mechanics.pairing import pair_states
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Known, Sparse, quantities
@@ -51,7 +52,7 @@ from .screening import choose_beginnings, has_beginnings
 # Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
 # The tolerance of a mechanism's steps, as a share of the least noise relative to its spread, and its limits.
-SMALL_STEP_ERROR, MOTION_TOLERANCES = 1 / 30, (1e-8, 1e-4)
+SMALL_STEP_ERROR, MOTION_TOLERANCES = 1 / 30, (1e-6, 1e-4)
 # Trajectories that are enough to compare two iterates by.
 MOST_COMPARED = 64
 

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import node_fit
-from node_fit.mechanics.identify import find_mechanism, pair_velocities
+from node_fit.mechanics.identify import find_mechanism
+from node_fit.mechanics.pairing import pair_velocities
 
 RECORDS, ROWS, STEP, SUBSTEPS, AHEAD = 5, 500, 0.01, 10, 100
 COUNT, VELOCITY_NOISE, GRAVITY = 2 * np.pi / 4096, 0.01, 9.81

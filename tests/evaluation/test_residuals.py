@@ -124,6 +124,21 @@ def test_residuals_count_on_the_scale_of_the_fit():
     assert there.lag1 == pytest.approx(own.lag1, abs=1e-6)
 
 
+def test_values_that_are_counted_in_steps_are_not_accused_of_their_steps():
+    """What an encoder counts depends on its neighbours where it moves slowly; an error of more than a step is one."""
+    ts = np.linspace(0, 1, 400)
+    exact = np.sin(3 * ts)
+    for step, share, is_accused in ((0.01, 0.0, False), (0.01, 0.9, True), (0.03, 0.3, False)):
+        written = np.round(exact / step) * step
+        data = nf.Dataset.from_arrays(ts, written[:, None], states=["x"])
+        predicted = (exact + share * step * np.sin(9 * ts))[None, :, None]
+        found = check_residuals(data, predicted, Scaler.from_dataset(data))
+        assert (describe_misfit(found) is not None) == is_accused, (step, share)
+    noise = 0.004 * lasting(np.random.default_rng(0), (400,), 0.9)
+    data = nf.Dataset.from_arrays(ts, (exact + noise)[:, None], states=["x"])
+    assert describe_misfit(check_residuals(data, exact[None, :, None], Scaler.from_dataset(data))), "no steps"
+
+
 def test_a_start_that_is_a_measurement_is_no_residual():
     data = nf.Dataset.from_arrays(np.arange(30.0), np.random.default_rng(0).normal(size=(30, 1)), states=["x"])
     predicted = np.zeros((1, 30, 1))

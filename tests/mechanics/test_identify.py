@@ -8,7 +8,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
-from node_fit.mechanics.identify import find_mechanism, pair_states, pair_velocities
+from node_fit.mechanics.identify import find_mechanism
+from node_fit.mechanics.pairing import pair_states, pair_velocities
 
 ROWS, STEP = 300, 0.02
 M, D, F, G = 0.8, 0.3, 0.5, 6.0

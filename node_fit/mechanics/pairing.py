@@ -1,0 +1,95 @@
+"""Which states are positions, and which of the others are their velocities."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..discover.names import plain_names
+
+# Coordinates up to which mechanisms are written as equations.
+MOST_COORDINATES = 3
+# Velocities are those of a position if their integral over some rows misses its changes by at most this share.
+INTEGRATED_ROWS, MOST_MISSED = 10, 0.1
+# Rows that a trajectory must have more of, as many as the longest bump of the weak form has.
+FEW_ROWS_OF_MOTION = 40
+
+
+class Pairing(NamedTuple):
+    """The names of positions, and those of their velocities."""
+
+    positions: tuple[str, ...]
+    velocities: tuple[str, ...]
+
+
+def pair_velocities(data: Dataset) -> Pairing | None:
+    """The positions among the states and their velocities, where these are all states; None where they are not."""
+    count, odd = divmod(len(data.states), 2)
+    if odd or not 1 <= count <= MOST_COORDINATES:
+        return None
+    missed = np.array([[miss_changes(data, position, rate) for rate in data.states] for position in data.states])
+    order = np.argsort(missed.min(axis=1))[:count]
+    rates = missed[order].argmin(axis=1)
+    at: list[tuple[int, int]] = sorted(zip(order.tolist(), rates.tolist(), strict=True))
+    if len({*order.tolist(), *rates.tolist()}) < 2 * count or missed[order].min(axis=1).max() > MOST_MISSED:
+        return None
+    return Pairing(tuple(data.states[one] for one, _ in at), tuple(data.states[rate] for _, rate in at))
+
+
+def pair_states(
+    data: Dataset, positions: Sequence[str] | None = None, velocities: Sequence[str] | None = None
+) -> Pairing:
+    """The positions and velocities that are named, or else those that the data tell.
+
+    **Raises:** `ValueError` if the states are not positions and their velocities, forces are missing, or equations
+    can't have a name.
+    """
+    for name, plain in plain_names([*data.states, *data.inputs]).items():
+        raise ValueError(
+            f"field=mechanical: equations can't have the name {name!r}; rename it, for example to {plain}."
+        )
+    if not data.is_driven or data.events is not None or data.angles:
+        raise ValueError(
+            "field=mechanical needs forces that change as inputs, and neither events nor angles that turn over; the "
+            "scale of masses is that of the forces."
+        )
+    if (positions is None) != (velocities is None):
+        raise ValueError("field.positions and field.velocities are named together; give both, or neither.")
+    if positions is not None and velocities is not None:
+        pairing = Pairing(tuple(positions), tuple(velocities))
+        named = sorted((*positions, *velocities))
+        if named != sorted(data.states) or len(positions) != len(velocities):
+            raise ValueError(
+                "field.positions and field.velocities must name each state once; the states are "
+                f"{', '.join(data.states)}."
+            )
+    elif (pairing := pair_velocities(data)) is None:
+        raise ValueError(
+            f"field=mechanical needs at most {MOST_COORDINATES} positions with their velocities as states, and of "
+            f"{', '.join(data.states)} no half is the rate of the other; name them (field.positions, field.velocities)."
+        )
+    if len(pairing.positions) > MOST_COORDINATES or len(data.inputs) > len(pairing.positions):
+        raise ValueError(
+            f"field=mechanical needs at most {MOST_COORDINATES} positions, and no more inputs than these; each input "
+            "is the force on a position."
+        )
+    if int(data.lengths.max()) <= FEW_ROWS_OF_MOTION:
+        raise ValueError(f"field=mechanical needs a trajectory of more than {FEW_ROWS_OF_MOTION} rows.")
+    return pairing
+
+
+def miss_changes(data: Dataset, position: str, rate: str) -> float:
+    """How far the integral of a rate is from the changes of a position over some rows, as a share of these."""
+    if position == rate:
+        return np.inf
+    q, v = (data.ys[..., data.states.index(name)] for name in (position, rate))
+    steps = np.diff(data.ts, axis=1) * (v[:, 1:] + v[:, :-1]) / 2
+    steps = np.where(data.valid[:, 1:], steps, np.nan)
+    if steps.shape[1] <= INTEGRATED_ROWS:
+        return np.inf
+    moved = np.lib.stride_tricks.sliding_window_view(steps, INTEGRATED_ROWS, axis=1).sum(axis=-1)
+    change = q[:, INTEGRATED_ROWS:] - q[:, :-INTEGRATED_ROWS]
+    known = np.isfinite(moved) & np.isfinite(change)
+    size = float(np.sqrt((change[known] ** 2).mean())) if known.any() else 0.0
+    return float(np.sqrt(((moved - change)[known] ** 2).mean())) / size if size else np.inf

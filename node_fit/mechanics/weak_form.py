@@ -1,0 +1,149 @@
+"""The weak form of a mechanism: equations of motion times bumps in time, integrated by parts.
+
+So nothing measured is differentiated, and all constants but the velocities at which dry friction sets in follow by
+linear least squares (D. Messenger and D. Bortz, Multiscale Modeling and Simulation 19, 2021).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..discover.candidates import Smoothed, smooth_record
+from ..discover.formulas import read_tape
+from .pairing import Pairing
+from .structure import ForceTerm, MassTerm, Mechanism
+
+# Rows of the bumps, between their beginnings, and the weight of the prior of the weak form.
+BUMPS, BUMP_STRIDE, WEAK_RIDGE = (10, 20, 40), 5, 1e-4
+# Blocks of bumps, of which every second one is left out.
+WEAK_BLOCKS = 8
+# The velocity at which dry friction sets in, at first, as a share of the spread.
+FIRST_WIDTH = 0.03
+# Noise, as a share of the spread, at the least.
+MIN_NOISE_SHARE = 1e-4
+
+
+class Weak(NamedTuple):
+    """Linear equations for the constants, `(bump, coordinate, constant)`, and what inputs push, `(bump, input)`."""
+
+    features: np.ndarray
+    pushed: np.ndarray
+
+    def place(self, mechanism: Mechanism, inputs: Sequence[str]) -> np.ndarray:
+        """The force on each coordinate, `(bump, coordinate)`."""
+        none = np.zeros(len(self.pushed))
+        forces = [none if name is None else self.pushed[:, inputs.index(name)] for name in mechanism.forces]
+        return np.stack(forces, axis=1)
+
+
+# The terms of a mechanism, and the rows of the bumps of its weak form.
+WeakKey = tuple[tuple[MassTerm, ...], tuple[ForceTerm, ...], int]
+
+
+@dataclass(frozen=True)
+class SmoothRecords:
+    """Smoothed records of a mechanism.
+
+    **Arguments:** `data`: the measurements. `each`: smoothed. `widths`: first values of the velocity at which dry
+    friction sets in, by velocity. `known`: the weak form of what was looked at.
+    """
+
+    data: Dataset
+    each: list[Smoothed]
+    widths: dict[str, float]
+    known: dict[WeakKey, Weak] = field(default_factory=dict[WeakKey, Weak])
+
+    @staticmethod
+    def of(data: Dataset, pairing: Pairing, *, held: bool) -> "SmoothRecords":
+        each = [
+            replace(smooth_record(data.ts[row, :length], data.ys[row, :length], data.us[row, :length]), held=held)
+            for row, length in enumerate(data.lengths)
+        ]
+        spread = np.concatenate([record.values for record in each]).std(axis=0)
+        widths = {name: FIRST_WIDTH * float(spread[data.states.index(name)]) for name in pairing.velocities}
+        return SmoothRecords(data, each, widths)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.data.states, *self.data.inputs)
+
+    @property
+    def noise(self) -> np.ndarray:
+        """The noise of each state, by what smoothing leaves."""
+        count = len(self.data.states)
+        left = np.concatenate([record.raw - record.values[:, :count] for record in self.each])
+        spread = np.concatenate([record.values[:, :count] for record in self.each]).std(axis=0)
+        return np.maximum(np.nanstd(left, axis=0), np.maximum(MIN_NOISE_SHARE * spread, 1e-12))
+
+    def first_widths(self, mechanism: Mechanism) -> dict[ForceTerm, float]:
+        return {term: self.widths[mechanism.velocities[term.direction.index(1)]] for term in mechanism.widths}
+
+    def weak_form(self, mechanism: Mechanism, rows: int) -> Weak:
+        """The equations of bumps of so many rows."""
+        key = (mechanism.masses, mechanism.rest, rows)
+        if key not in self.known:
+            parts = [integrate_bumps(record, *self.summands(mechanism, record), rows) for record in self.each]
+            self.known[key] = Weak(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        return self.known[key]
+
+    def summands(self, mechanism: Mechanism, record: Smoothed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What each constant adds to the momenta, and to the forces without those; and the inputs, `(input, row)`.
+
+        **Returns:** the first two are `(constant, coordinate, row)`; momenta are those of the masses alone, which come
+        first.
+        """
+        widths = self.first_widths(mechanism)
+        texts = [text for term in mechanism.masses for text in (*mechanism.momenta(term), *mechanism.tensions(term))]
+        texts += [term.text.format(width=widths.get(term)) for term in mechanism.rest]
+        rows, masses = len(record.t), len(mechanism.masses)
+        values = np.array([np.broadcast_to(each, rows) for each in read_tape(texts, self.names)([*record.values.T])])
+        moving, rest = np.split(values, [2 * mechanism.size * masses])
+        moving = moving.reshape(masses, 2, mechanism.size, rows)
+        directions = np.array([term.direction for term in mechanism.rest], float).reshape(-1, mechanism.size)
+        still = np.concatenate([moving[:, 1], directions[:, :, None] * rest[:, None]])
+        return moving[:, 0], still, record.values[:, len(self.data.states) :].T
+
+    def weak_values(self, mechanism: Mechanism, rows: int, left_out: int | None = None) -> tuple[np.ndarray, float]:
+        """The constants by the weak form, and its mean squared error on what was left out.
+
+        **Arguments:** `rows`: of a bump. `left_out`: 0 or 1 leaves every second block of bumps out.
+        """
+        weak = self.weak_form(mechanism, rows)
+        forces = weak.place(mechanism, self.data.inputs)
+        blocks = np.arange(len(forces)) // max(len(forces) // WEAK_BLOCKS, 1) % 2
+        here, there = blocks != left_out, blocks == (0 if left_out is None else left_out)
+        features = weak.features[here].reshape(-1, weak.features.shape[-1])
+        scale: np.ndarray = np.sqrt((features**2).mean(axis=0)) + 1e-12
+        scaled: np.ndarray = features / scale
+        square = scaled.T @ scaled + WEAK_RIDGE * len(scaled) * np.eye(len(scale))
+        values: np.ndarray = np.linalg.solve(square, scaled.T @ forces[here].ravel()) / scale
+        missed: np.ndarray = weak.features[there] @ values - forces[there]
+        return np.array([*values, *self.first_widths(mechanism).values()]), float(np.square(missed).mean())
+
+    def held_out_error(self, mechanism: Mechanism) -> float:
+        """The error of the weak form on blocks that were left out, in bumps of a middle length."""
+        return sum(self.weak_values(mechanism, BUMPS[1], fold)[1] for fold in (0, 1))
+
+
+def integrate_bumps(record: Smoothed, momenta: np.ndarray, still: np.ndarray, inputs: np.ndarray, rows: int) -> Weak:
+    """The weak form of a record in bumps of so many rows; the other arguments are those of `SmoothRecords.summands`."""
+    features: list[np.ndarray] = []
+    pushed: list[np.ndarray] = []
+    for first in range(0, len(record.t) - rows, BUMP_STRIDE):
+        piece = slice(first, first + rows + 1)
+        t = record.t[piece]
+        half = (t[-1] - t[0]) / 2
+        z = np.clip((t - t[0]) / half - 1, -1, 1)
+        weights = np.gradient(t) / half
+        bump, slope = (1 - z**2) ** 2 * weights, -4 * z * (1 - z**2) / half * weights
+        balance = still[:, :, piece] @ bump
+        balance[: len(momenta)] -= momenta[:, :, piece] @ slope
+        features.append(balance.T)
+        # What holds from a row to the next one has the mean weight of the two.
+        pushed.append(
+            inputs[:, piece][:, :-1] @ ((bump[:-1] + bump[1:]) / 2) if record.held else inputs[:, piece] @ bump
+        )
+    return Weak(np.array(features).reshape(-1, momenta.shape[1], len(still)), np.array(pushed).reshape(-1, len(inputs)))
