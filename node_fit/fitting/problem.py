@@ -511,7 +511,7 @@ def find_motion(options: Options, train: Dataset, facts: Facts, callback: Callba
         spread = np.nanstd(np.where(train.mask, train.ys, np.nan), axis=(0, 1))
         rtol = float(f"{np.clip((found.noise / spread).min() * SMALL_STEP_ERROR, *MOTION_TOLERANCES):.1g}")
         options = replace(options, solver=replace(options.solver, rtol=rtol))
-    return replace(options, field=field, start=start), f"{found.mechanism.title}."
+    return replace(options, field=field, start=start), f"the equations of motion of {found.mechanism.title}"
 
 
 def has_enough_rows(train: Dataset) -> bool:

@@ -346,7 +346,8 @@ def forms(
     def make(kind: str, masses: Sequence[MassTerm], rest: Sequence[ForceTerm]) -> Mechanism:
         return Mechanism(names, rates, tuple(forces), tuple(masses), tuple(rest), kind, frozenset(taken))
 
-    rest = [*springs(names, every, coupled=True), *friction(rates, coupled=True), *offsets(count, every)]
+    cubic = [ForceTerm("c", unit_factors(at, count), f"{name}^3") for at, name in enumerate(names)]
+    rest = [*springs(names, every, coupled=True), *cubic, *friction(rates, coupled=True), *offsets(count, every)]
     yield make("masses on springs", constant_masses(count, pairs), rest)
     for mirrored in (True, False):
         waves = ("cos",) if mirrored else ("cos", "sin")

@@ -102,7 +102,7 @@ def test_columns_alone_lead_to_equations_of_motion(tmp_path):
     assert [attempt.name for attempt in fit.attempts] == ["equations of motion"], "nothing else is tried"
     assert fit.diagnose().kind in ("good", "noise-limited"), fit.diagnose().sentence
     assert fit.constants["g1"] == pytest.approx(G, rel=0.02) and "sin(swing)" in fit.equations["rate"]
-    assert str(fit.choices[0]).startswith("field=mechanical: a pendulum")
+    assert str(fit.choices[0]).startswith("field=mechanical: the equations of motion of a pendulum")
     fit.save(tmp_path / "model.eqx")
     again = nf.load(tmp_path / "model.eqx")
     np.testing.assert_allclose(again.predict(validation), fit.model.predict(validation), rtol=1e-12)
