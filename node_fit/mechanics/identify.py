@@ -64,8 +64,10 @@ class FoundMechanism:
         count, values = len(fitted.left), fitted.values
         variance, unknowns = fitted.total / count, fitted.jacobian.shape[1]
         spread = np.sqrt(variance * np.diag(np.linalg.pinv(fitted.jacobian.T @ fitted.jacobian)).clip(min=0))
-        evidence = schwarz_criterion(variance, share * count, unknowns) + SYMBOL * len(values)
         free = mechanism.terms + (len(mechanism.widths) if frees_widths else 0)
+        # Starts are as many as windows: of dependent rows, they count as fewer, too.
+        told = free + int(share * (unknowns - free))
+        evidence = schwarz_criterion(variance, share * count, told) + SYMBOL * len(values)
         errors = np.pad(spread[len(spread) - free :], (0, len(values) - free))
         left = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
         left[np.isfinite(span.raw).transpose(2, 0, 1)] = fitted.left

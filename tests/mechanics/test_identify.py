@@ -60,6 +60,18 @@ def test_a_pendulum_with_dry_friction_is_found(held: bool):
     assert np.abs(off / found.errors[terms]).max() < 5, "and errors are as large as they are said to be"
 
 
+def test_velocities_may_be_differences_of_counts():
+    """A spline follows their steps, so that their noise is not what it leaves."""
+    data = pendulum(5)
+    rates = np.gradient(data.ys[..., 1], STEP, axis=1)
+    data = nf.Dataset.from_arrays(
+        data.ts, np.stack([rates, data.ys[..., 1]], axis=-1), data.us, states=["rate", "swing"], inputs=["torque"]
+    )
+    found = find_mechanism(data, pair_states(data), held=False)
+    assert found.mechanism.title == "a pendulum"
+    assert [found.constants[name] for name in ("m1", "g1", "d1")] == pytest.approx([M, G, D], rel=0.03)
+
+
 def test_velocities_are_those_whose_integral_a_position_follows():
     data = pendulum(1)
     noise = np.random.default_rng(0).normal(size=data.ys.shape)
