@@ -38,7 +38,7 @@ from ..model.make_model import (
 from ..model.neural_ode import NeuralODE
 from ..model.noise import make_noise
 from ..objectives.objective import Number, Penalty
-from ..options.options import Options
+from ..options.options import TIGHT, Options, with_tolerance
 from ..options.recipes import Recipe, make_stages, some, without_derivatives
 from ..runtime.placement import carry, scope_of
 from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place
@@ -46,13 +46,13 @@ from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
 from ..training.loop import Loop
 from ..training.task import Member, Members, Stage
-from .resolve import ENCODER_ROWS, NOISY, SHORT, WINDOWS, Choice, Identified, fitted_start, resolve
+from .resolve import ENCODER_ROWS, NOISY, SHORT, TIGHTER, WINDOWS, Choice, Identified, fitted_start, resolve
 from .screening import choose_beginnings, has_beginnings
 
 # Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
 # The tolerance of a mechanism's steps, as a share of the least noise relative to its spread, and its limits.
-SMALL_STEP_ERROR, MOTION_TOLERANCES = 1 / 30, (1e-6, 1e-4)
+SMALL_STEP_ERROR, MOTION_TOLERANCES = 1 / 10, (1e-5, 1e-4)
 # Trajectories that are enough to compare two iterates by.
 MOST_COMPARED = 64
 
@@ -511,6 +511,9 @@ def find_motion(options: Options, train: Dataset, facts: Facts, callback: Callba
         spread = np.nanstd(np.where(train.mask, train.ys, np.nan), axis=(0, 1))
         rtol = float(f"{np.clip((found.noise / spread).min() * SMALL_STEP_ERROR, *MOTION_TOLERANCES):.1g}")
         options = replace(options, solver=replace(options.solver, rtol=rtol))
+        if options.prediction_solver is None:
+            tight = with_tolerance(options.solver, max(float(f"{rtol / TIGHTER:.1g}"), TIGHT[options.kind]))
+            options = replace(options, prediction_solver=tight)
     return replace(options, field=field, start=start), f"the equations of motion of {found.mechanism.title}"
 
 

@@ -25,8 +25,6 @@ LESS_SIMPLE = 0.02
 # Mechanisms that are simulated, the evaluations of each, and of one with a term less; and the terms that are left out
 # in turn, those nearest to 0 in standard errors, before nothing is simpler; within so many, all are left out at once.
 SIMULATED_FORMS, MECHANISM_TRIALS, FEWER_TRIALS, DROPPED, INSIGNIFICANT = 3, 16, 8, 2, 2.0
-# The least noise that is told, as a share of what smoothing leaves.
-LEAST_OF_NOISE = 0.01
 # Rows that the search sees, and those of a piece of a longer record.
 MOST_SEEN, PIECE = 4000, 2000
 
@@ -54,11 +52,18 @@ class FoundMechanism:
 
     @staticmethod
     def of(
-        mechanism: Mechanism, fitted: Fitting, span: Span, share: float = 1.0, *, frees_widths: bool = False
+        mechanism: Mechanism,
+        fitted: Fitting,
+        span: Span,
+        share: float = 1.0,
+        resolved: float = 0.0,
+        *,
+        frees_widths: bool = False,
     ) -> "FoundMechanism":
         """A mechanism where least squares have come.
 
-        **Arguments:** `share`: of residuals that count as independent. `frees_widths`: whether the velocities at which
+        **Arguments:** `share`: of residuals that count as independent. `resolved`: a variance below which nothing is
+        better. `frees_widths`: whether the velocities at which
         dry friction sets in were fitted, too.
         """
         count, values = len(fitted.left), fitted.values
@@ -67,7 +72,7 @@ class FoundMechanism:
         free = mechanism.terms + (len(mechanism.widths) if frees_widths else 0)
         # Starts are as many as windows: of dependent rows, they count as fewer, too.
         told = free + int(share * (unknowns - free))
-        evidence = schwarz_criterion(variance, share * count, told) + SYMBOL * len(values)
+        evidence = schwarz_criterion(max(variance, resolved), share * count, told) + SYMBOL * len(values)
         errors = np.pad(spread[len(spread) - free :], (0, len(values) - free))
         left = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
         left[np.isfinite(span.raw).transpose(2, 0, 1)] = fitted.left
@@ -191,14 +196,15 @@ class MechanismSearch:
         if frees_widths:
             family, trials = family_of(judge, begun, len(begun[0])), MECHANISM_TRIALS
         fitted = least_squares_of(span, family, found.starts[None], trials, self.watch)
-        return FoundMechanism.of(mechanism, fitted[0], span, self.share, frees_widths=frees_widths)
+        resolved = float(np.mean((self.records.resolution / self.noise) ** 2))
+        return FoundMechanism.of(mechanism, fitted[0], span, self.share, resolved, frees_widths=frees_widths)
 
     def settle(self, found: FoundMechanism) -> FoundMechanism:
         """The mechanism without what it does not need, with the noise that it leaves, steps that are exact enough for
         it, and the velocities at which its dry friction sets in."""
         # Residuals of what an encoder counts depend on each other.
         self.share = (1 - found.correlation) / (1 + found.correlation)
-        self.noise, self.steps = np.maximum(found.noise, LEAST_OF_NOISE * self.records.noise), None
+        self.noise, self.steps = np.maximum(found.noise, self.records.resolution), None
         shorter = self.simplify(self.go_on(found.mechanism, found))
         return self.simplify(self.go_on(shorter.mechanism, shorter, frees_widths=True))
 

@@ -75,8 +75,13 @@ class SmoothRecords:
         """The noise of each state, by what smoothing leaves."""
         count = len(self.data.states)
         left = np.concatenate([record.raw - record.values[:, :count] for record in self.each])
-        spread = np.concatenate([record.values[:, :count] for record in self.each]).std(axis=0)
-        return np.maximum(np.nanstd(left, axis=0), np.maximum(MIN_NOISE_SHARE * spread, 1e-12))
+        return np.maximum(np.nanstd(left, axis=0), self.resolution)
+
+    @property
+    def resolution(self) -> np.ndarray:
+        """The least residual of each state that is told from none: inputs between rows are not known better."""
+        values = np.concatenate([record.values for record in self.each])[:, : len(self.data.states)]
+        return np.maximum(MIN_NOISE_SHARE * values.std(axis=0), 1e-12)
 
     def first_widths(self, mechanism: Mechanism) -> dict[ForceTerm, float]:
         return {term: self.widths[mechanism.velocities[term.direction.index(1)]] for term in mechanism.widths}
