@@ -17,10 +17,13 @@ from ..training.callback import Callback
 from .ladder import UNFINISHED, Judged, horizon_of, judge_attempt
 from .long_records import ENOUGH
 from .problem import build_problem
+from .resolve import Choice
 from .train import train as solve
 
 MECHANISM_LOG = logging.getLogger(__name__)
 MECHANISM = "equations of motion"
+# Encoders tell more digits of a swinging mechanism's constants than single precision has.
+DOUBLE = Choice("precision", "x64", "the constants of what swings have more digits than single precision")
 
 
 def may_be_mechanism(options: Options, train: Dataset) -> bool:
@@ -55,10 +58,11 @@ def fit_mechanism(
             for part in (train, validation)
         ]
         problem = build_problem(changed, cut[0] or train, cut[1], callback=callback)
+        if options.kind != changed.kind:
+            problem = replace(problem, choices=(*problem.choices, DOUBLE))
         callback.on_fit_start(problem.model, problem.said)
         return judge_attempt(MECHANISM, solve([problem], [callback])[0], horizon, ("field",))
 
-    # Encoders tell more digits of a swinging mechanism's constants than single precision has.
     exact = replace(options, field=Mechanical, restarts=1, precision="x64")
     try:
         with exact.place.scope():
