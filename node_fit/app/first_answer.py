@@ -151,7 +151,8 @@ class Answering:
         self.field, self.draws = field, draws
         self.answer: FirstAnswer | None = None
         self.said = threading.Event()
-        self.thread = threading.Thread(target=self.run, name="first answer", daemon=True)
+        # Not a daemon: a process that ends with an error waits for it, since Python can't end beside one that computes.
+        self.thread = threading.Thread(target=self.run, name="first answer")
 
     def begin(self) -> None:
         """Starts, and waits for the sentence, but not for long."""

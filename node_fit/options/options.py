@@ -222,7 +222,7 @@ class Options:
       polynomial, windows that grow and a linear field, or several starts of known equations; with `thorough`, more
       starts; with `quick`, nothing. Where a recipe, an optimizer or `training` is given, nothing else is tried, nor by
       `fit_several`. See `Fit.attempts`.
-    - `discover`: whether those tries include equations of few terms, which are then found in the data.
+    - `discover`: whether those tries include equations of few terms, or of motion, which are then found in the data.
 
     `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
     `linear`, `polynomial`, `second_order`, `log_time`, `sparse`, `mechanical`; `first`, `fitted`, `encoder`, `steady`;

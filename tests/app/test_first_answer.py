@@ -194,3 +194,23 @@ locate("optax.losses.squared_error", "loss._target_", ALLOWED)
 assert not [name for name in {HEAVY} if name in sys.modules], [name for name in {HEAVY} if name in sys.modules]
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+ENDS_EARLY = """
+import pathlib, sys
+import numpy as np
+import node_fit as nf
+from node_fit.app.first_answer import Answering
+
+ts = np.linspace(0, 5, 40)
+data = {name: nf.Dataset.from_arrays(ts, np.exp(-ts)[:, None], states=["x"]) for name in ("train", "validation")}
+Answering(data, pathlib.Path("plots/fit.png"), print, ["0"]).begin()
+sys.exit(1)
+"""
+
+
+def test_a_process_that_ends_early_waits_for_the_picture(tmp_path):
+    """Python can't end beside a thread that computes: XLA aborts the process, whose exit code then is no error's."""
+    done = subprocess.run([sys.executable, "-c", ENDS_EARLY], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "terminate" not in done.stderr, done.stderr
+    assert (tmp_path / "plots" / "fit.png").exists()
