@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ..evaluation.diagnosis import Assessment
 from ..evaluation.metrics import Figures, jsonable
-from ..fitting.ladder import Attempt
+from ..fitting.judge import Attempt
 from ..fitting.readable import equations_of, equations_with_numbers
 from ..fitting.resolve import Choice
 from ..fitting.result import Fit

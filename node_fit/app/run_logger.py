@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from ..fitting.ladder import FIRST_ATTEMPT
+from ..fitting.candidates import FIRST_ATTEMPT
 from ..fitting.progress import Display, leading
 from ..model.neural_ode import NeuralODE
 from ..storage.checkpoint import Checkpoints

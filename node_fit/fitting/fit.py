@@ -24,12 +24,14 @@ from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.task import Members
-from .ladder import CONTENT, FIRST_ATTEMPT, UNFINISHED, Judged, climb, has_few_values, is_open
+from .candidates import FIRST_ATTEMPT
+from .judge import CONTENT, UNFINISHED, Judged, has_few_values
 from .left_out import predict_left_out
 from .long_records import kept_of_race, race_long_record
 from .mechanisms import fit_mechanism
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
+from .race import is_open, run_race
 from .refit import refit_to_all
 from .result import Fit
 from .train import train as solve
@@ -139,7 +141,7 @@ def fit(
             def anew(settled: Options, rows: Dataset) -> Fit:
                 return solve([build_problem(settled, rows, None)], [Callback()])[0]
 
-            result = climb(options, result, again, options.effort, callback, before)
+            result = run_race(options, result, again, options.effort, callback, before)
             result = refit_to_all(predict_left_out(result, anew, callback), go_on, callback)
         return with_bands(result, options.members)
 

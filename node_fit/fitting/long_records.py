@@ -45,7 +45,7 @@ from ..sysid.realization import (
     map_past,
 )
 from ..training.callback import Callback
-from .ladder import UNFINISHED, Judged, best_of, judge_attempt, result_of
+from .judge import UNFINISHED, Judged, find_best, judge_attempt, result_of
 from .problem import FitProblem, build_problem
 from .resolve import Choice
 from .result import Fit
@@ -291,11 +291,11 @@ def race_long_record(
         callback.on_attempt(BESIDE_SYSTEM, f"the {LINEAR_SYSTEM} is {tried[0].attempt.verdict}")
         fit = solve([long.build_beside(options, train, validation)], [callback])[0]
         tried.append(judge_attempt(BESIDE_SYSTEM, fit, None, ("field", "hidden")))
-    best = best_of(tried)
+    best = find_best(tried)
     enough = best.attempt.verdict in ENOUGH or not few or best.fit.status in UNFINISHED
     return [replace(each, fit=replace(each.fit, rival=long.fit.model.typical)) for each in tried], enough
 
 
 def kept_of_race(tried: Sequence[Judged]) -> Fit:
     """The best of what `race_long_record` has tried."""
-    return result_of(best_of(tried), tried)
+    return result_of(find_best(tried), tried)

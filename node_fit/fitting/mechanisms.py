@@ -14,7 +14,7 @@ from ..model.fields.network import MLP
 from ..model.make_model import is_plain, made_of, says
 from ..options.options import Options
 from ..training.callback import Callback
-from .ladder import UNFINISHED, Judged, horizon_of, judge_attempt
+from .judge import UNFINISHED, Judged, horizon_of, judge_attempt
 from .long_records import ENOUGH
 from .problem import build_problem
 from .resolve import Choice

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.integrate import odeint
 
 import node_fit as nf
-from node_fit.fitting import ladder
+from node_fit.fitting import race
 
 CONTENT = ("good", "close", "noise-limited")
 # What the part kept back must explain for a model to be called good, and to be called poor no more.
@@ -338,7 +338,7 @@ def is_true(kind, fit, error, sample, away):
     return away if kind == "unstable" else explained < NOT_POOR
 
 
-JUDGE = ladder.judge_attempt
+JUDGE = race.judge_attempt
 
 
 def note_and_judge(tried, title, fit, *more):
@@ -359,7 +359,7 @@ def main():
     for name in args.only:
         for seed in range(args.first, args.first + args.seeds):
             tried = []
-            ladder.judge_attempt = functools.partial(note_and_judge, tried)
+            race.judge_attempt = functools.partial(note_and_judge, tried)
             sample = make_sample(KINDS[name], [seed, *name.encode()])
             began = time.perf_counter()
             splits = sample.known.split(test=0)

@@ -2,7 +2,7 @@
 
 python scripts/faults/mutants.py                   # all, about an hour on two cores
 python scripts/faults/mutants.py carry "LM gain"   # those whose names contain one of these
-python scripts/faults/mutants.py --quick ladder:     # by quick tests alone
+python scripts/faults/mutants.py --quick judge:     # by quick tests alone
 
 Each mutant is applied to a copy of the tree in a temporary folder. Before, the tests must pass there without one. The
 exit code is 1 if a mutant survives, its old text is not in its file exactly once, or its tests can't be run. Those of
@@ -39,7 +39,7 @@ class Mutant:
 
 
 TRAINING, OPTIMIZERS, TEMPLATES = "node_fit/training", "node_fit/optimizers", "node_fit/report/templates"
-OPTIMUM, RULES = ("tests/fitting/test_optimum.py",), ("tests/fitting/test_ladder_rules.py",)
+OPTIMUM, RULES = ("tests/fitting/test_optimum.py",), ("tests/fitting/test_race_rules.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
 MUTANTS = (
     Mutant(
@@ -1039,53 +1039,53 @@ MUTANTS = (
         ("tests/training/test_decisions.py",),
     ),
     Mutant(
-        "ladder: equations stand above evidence",
-        "node_fit/fitting/ladder.py",
-        "return 2 if found.has_equations else int(found.log_evidence is not None)",
-        "return int(found.log_evidence is not None)",
-        ("tests/fitting/test_ladder_rules.py",),
+        "judge: equations stand above evidence",
+        "node_fit/fitting/judge.py",
+        "return 2 if self.attempt.has_equations else int(",
+        "return int(",
+        ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
-        "ladder: evidence by more than one",
-        "node_fit/fitting/ladder.py",
-        "mine.log_evidence > theirs.log_evidence + MORE_PROBABLE",
-        "mine.log_evidence > theirs.log_evidence",
-        ("tests/fitting/test_ladder_rules.py",),
+        "judge: evidence by more than one",
+        "node_fit/fitting/judge.py",
+        "is not None], TIED_EVIDENCE)",
+        "is not None], 0.0)",
+        ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
-        "ladder: equations that leave more than noise",
-        "node_fit/fitting/ladder.py",
-        "if mine.has_equations and self.standing:",
-        "if mine.has_equations:",
-        ("tests/fitting/test_ladder_rules.py",),
+        "judge: equations that leave more than noise",
+        "node_fit/fitting/judge.py",
+        "if each.attempt.has_equations and each.leaves_noise]",
+        "if each.attempt.has_equations]",
+        ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
-        "ladder: good fits differ by two per cent",
-        "node_fit/fitting/ladder.py",
-        "self.log_error + math.log(1 / BETTER) < other.log_error",
-        "self.log_error < other.log_error",
-        ("tests/fitting/test_ladder_rules.py",),
+        "judge: good fits differ by two per cent",
+        "node_fit/fitting/judge.py",
+        "first_tied([each.log_error for each in noise], log(TIED))",
+        "first_tied([each.log_error for each in noise], 0.0)",
+        ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
-        "ladder: poor fits differ by two per cent",
-        "node_fit/fitting/ladder.py",
-        "return self.error < BETTER * other.error",
-        "return self.error < other.error",
-        ("tests/fitting/test_ladder_rules.py",),
+        "judge: poor fits differ by two per cent",
+        "node_fit/fitting/judge.py",
+        "first_tied([log(each.error) for each in rest], log(TIED))",
+        "first_tied([log(each.error) for each in rest], 0.0)",
+        ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
-        "ladder: fits of many parameters",
-        "node_fit/fitting/ladder.py",
+        "judge: fits of many parameters",
+        "node_fit/fitting/judge.py",
         " + self.fit.parameters * math.log(values) / (2 * values)",
         "",
-        ("tests/fitting/test_ladder_rules.py",),
+        ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
-        "ladder: overfitted by half",
-        "node_fit/fitting/ladder.py",
+        "judge: overfitted by half",
+        "node_fit/fitting/judge.py",
         "<= MUCH_WORSE_HELD * self.train",
         "<= self.train",
-        ("tests/fitting/test_ladder_rules.py",),
+        ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
         "interval: the bound of its side",
@@ -1321,28 +1321,28 @@ MUTANTS = (
     ),
     Mutant(
         "attempts: likelihood of the same equations",
-        "node_fit/fitting/ladder.py",
-        "        if has_same_equations(self.fit, other.fit):\n",
-        "        if False:\n",
+        "node_fit/fitting/judge.py",
+        "    if has_same_equations([each.fit for each in tried]):\n",
+        "    if False:\n",
         RULES,
     ),
     Mutant(
         "attempts: equations alone",
-        "node_fit/fitting/ladder.py",
-        "return alone and fields[0].texts()",
-        "return fields[0].texts()",
+        "node_fit/fitting/judge.py",
+        "if not all(is_equations_alone(each) for each in fields):",
+        "if False:",
         RULES,
     ),
     Mutant(
         "attempts: on the same rows",
-        "node_fit/fitting/ladder.py",
-        " and rows[0] == rows[1]\n",
-        "\n",
+        "node_fit/fitting/judge.py",
+        '(each.texts(), fit.data["train"].ys.shape)',
+        "(each.texts(), None)",
         RULES,
     ),
     Mutant(
         "attempts: one that fails",
-        "node_fit/fitting/ladder.py",
+        "node_fit/fitting/race.py",
         "        except Exception as error:  # A fit",
         "        except OSError as error:  # A fit",
         RULES,

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.attempts import beats, race_of
 
 import node_fit as nf
 from node_fit.evaluation.diagnosis import Diagnosis
 from node_fit.evaluation.stability import Escape
-from node_fit.fitting import ladder
+from node_fit.fitting import judge, race
 from node_fit.fitting.between import runs_away, trajectories_between
 
 TS = np.linspace(0, 4, 9)
@@ -75,15 +76,15 @@ def test_what_runs_away_is_kept_only_where_all_do():
     model = model_of(Bump(0.5), data)
     options = nf.Options(field="linear", hidden=0)
     fit = nf.Fit(model, "completed", "took all steps", [], 0, 1, 0, 0, 0.0, 0.0, data={"train": data}, options=options)
-    lost = ladder.judge_attempt("linear", fit, None)
+    lost = judge.judge_attempt("linear", fit, None)
     assert lost.runs_away
     lost = dataclasses.replace(
         lost, attempt=dataclasses.replace(lost.attempt, verdict="good"), is_worse_than_mean=False
     )
     stays = dataclasses.replace(lost, runs_away=False, error=9.0)
-    assert stays.beats(lost) and not lost.beats(stays)
-    assert ladder.wants_more([lost], options) and not ladder.wants_more([stays], options)
-    assert ladder.why_more(lost) == "linear runs away between the trajectories"
+    assert beats(stays, lost) and not beats(lost, stays)
+    assert race.wants_more(race_of(lost, options=options)) and not race.wants_more(race_of(stays, options=options))
+    assert race.why_more(lost) == "linear runs away between the trajectories"
 
 
 def test_what_runs_away_in_longer_simulations_is_kept_only_where_all_do(monkeypatch):
@@ -92,9 +93,9 @@ def test_what_runs_away_in_longer_simulations_is_kept_only_where_all_do(monkeypa
     model = model_of(Bump(30.0), data)
     options = nf.Options(field="linear", hidden=0)
     fit = nf.Fit(model, "completed", "took all steps", [], 0, 1, 0, 0, 0.0, 0.0, data={"train": data}, options=options)
-    assert not ladder.judge_attempt("linear", fit, None).runs_away
+    assert not judge.judge_attempt("linear", fit, None).runs_away
     monkeypatch.setattr("node_fit.evaluation.diagnosis.RULES", (lambda case: Diagnosis("good", "good."),))
     monkeypatch.setattr(nf.Fit, "find_escape", lambda self, train: Escape("y", 1e6, 0.0, 1.0))
-    away = ladder.judge_attempt("linear", fit, None)
+    away = judge.judge_attempt("linear", fit, None)
     assert away.runs_away and away.attempt.verdict == "unstable"
-    assert not ladder.judge_attempt("linear", fit, 5).runs_away, "of windows nothing longer is asked"
+    assert not judge.judge_attempt("linear", fit, 5).runs_away, "of windows nothing longer is asked"

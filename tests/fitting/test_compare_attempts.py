@@ -7,9 +7,10 @@ import math
 import jax
 import numpy as np
 import pytest
+from helpers.attempts import beats, race_of
 
 import node_fit as nf
-from node_fit.fitting import ladder
+from node_fit.fitting import candidates, judge
 from node_fit.fitting.comparison import Errors, Misfit, errors_in_common
 
 ROWS = 12
@@ -87,19 +88,19 @@ def fit(doses) -> nf.Fit:
     return nf.Fit(model, "completed", "took all steps", [], 0, 1, 0, 0, 0.0, 0.0, data=doses)
 
 
-def judged(fit: nf.Fit, name: str, misfits: dict[str, Misfit], verdict: str = "poor") -> ladder.Judged:
-    attempt = ladder.Attempt(name, verdict, None, None, None, None, 1.0)
-    return ladder.with_errors(ladder.Judged(fit, attempt, math.inf, misfits), Errors.of(misfits))
+def judged(fit: nf.Fit, name: str, misfits: dict[str, Misfit], verdict: str = "poor") -> judge.Judged:
+    attempt = judge.Attempt(name, verdict, None, None, None, None, 1.0)
+    return judge.with_errors(judge.Judged(fit, attempt, math.inf, misfits), Errors.of(misfits))
 
 
 def test_the_best_attempt_is_so_on_the_same_rows(doses, fit):
     """The attempt whose start is fitted to ten of twelve rows is judged by two of them, at rest, by itself."""
     first = judged(fit, "as chosen", misfits_of(doses, 0.5, 0.1, 1))
     fitted = judged(fit, "growing windows", misfits_of(doses, 0.5, 0.2, 10))
-    assert fitted.beats(first)
-    assert ladder.best_of([first, fitted]) is first
+    assert fitted.error < first.error, "on rows of their own"
+    assert judge.find_best([first, fitted]) is first
     better = judged(fit, "linear", misfits_of(doses, 0.1, 0.15, 3))
-    assert ladder.best_of([first, better]) is better
+    assert judge.find_best([first, better]) is better
 
 
 def test_an_attempt_is_overfitted_by_errors_of_one_scale(doses, fit):
@@ -110,25 +111,26 @@ def test_an_attempt_is_overfitted_by_errors_of_one_scale(doses, fit):
 
 def test_what_is_far_worse_than_the_mean_is_kept_only_where_all_are(doses, fit):
     """Whatever else speaks for it, such as being equations that are about as good."""
-    lost = judged(fit, ladder.SPARSE_EQUATIONS, misfits_of(doses, 0.1, 0.1, 1, held=40.0), "good")
+    lost = judged(fit, judge.SPARSE_EQUATIONS, misfits_of(doses, 0.1, 0.1, 1, held=40.0), "good")
     plain = judged(fit, "linear", misfits_of(doses, 0.9, 0.9, 1))
     assert lost.is_worse_than_mean and not plain.is_worse_than_mean
-    assert plain.beats(lost) and not lost.beats(plain)
-    assert ladder.best_of([lost, plain]) is plain and ladder.best_of([plain, lost]) is plain
+    assert beats(plain, lost) and not beats(lost, plain)
+    assert judge.find_best([lost, plain]) is plain and judge.find_best([plain, lost]) is plain
     also = judged(fit, "linear", misfits_of(doses, 0.1, 0.1, 1, held=50.0))
-    assert ladder.best_of([lost, also]) is lost
+    assert judge.find_best([lost, also]) is lost
 
 
-def test_nothing_else_is_tried_where_rows_span_decades_of_time(fit):
+def test_nothing_else_is_tried_where_rows_span_decades_of_time(doses, fit):
     """Other fields would need steps of an implicit method, each of which takes seconds."""
     options = dataclasses.replace(fit.options, field=functools.partial(nf.LogTimeMLP, shortest=1e-5))
-    assert ladder.rungs(nf.Options(), dataclasses.replace(fit, options=options), None, "normal") == []
+    first = judged(dataclasses.replace(fit, options=options), "as chosen", misfits_of(doses, 0.1, 0.1, 1))
+    assert candidates.candidates_of(race_of(first)) == ()
 
 
 @pytest.mark.parametrize(("rows", "given"), [(5, 1), (12, 3), (30, 7), (50, 10)])
 def test_a_fitted_start_leaves_most_rows_of_a_short_trajectory_to_count(rows, given):
     data = nf.Dataset.from_arrays(np.arange(float(rows)), np.ones((rows, 1)), states=["x"])
-    assert ladder.given_rows(data) == given
-    start = ladder.start_for(nf.Options(), data)
+    assert candidates.count_given(data) == given
+    start = candidates.choose_start(nf.Options(), data)
     assert start.func is nf.Fitted and start.keywords == {"given": given}
-    assert ladder.start_for(nf.Options(start="fitted"), data) is nf.Fitted
+    assert candidates.choose_start(nf.Options(start="fitted"), data) is nf.Fitted

@@ -12,7 +12,7 @@ from scipy.stats import t
 
 import node_fit as nf
 from node_fit.fitting.fit import has_few_noisy_rows, with_bands
-from node_fit.fitting.ladder import Attempt
+from node_fit.fitting.judge import Attempt
 from node_fit.fitting.relevance import log_evidence
 from node_fit.uncertainty import linearization
 from node_fit.uncertainty.linearization import Information, Unsure

@@ -1,16 +1,23 @@
 """Which of two fits is better, and why another is tried: the rules alone, on fits that were never made."""
 
 import dataclasses
+import functools
 import math
+import runpy
+from pathlib import Path
 from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
+from helpers.attempts import beats, race_of
 
 import node_fit as nf
-from node_fit.fitting import ladder
-from node_fit.fitting.ladder import Attempt, Judged, best_of, wants_more, why_more
+from node_fit.fitting import candidates, judge, race
+from node_fit.fitting.judge import Attempt, Judged, find_best
+from node_fit.fitting.race import wants_more, why_more
 from node_fit.fitting.result import Fit
+
+ROOT = Path(__file__).parents[2]
 
 
 def judged(
@@ -30,7 +37,7 @@ def judged(
 
 @pytest.fixture(autouse=True)
 def without_hidden_starts(monkeypatch):
-    monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: False)
+    monkeypatch.setattr(judge, "has_hidden_starts", lambda fit: False)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,7 @@ def without_hidden_starts(monkeypatch):
 def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, content):
     found = judged(error, verdict)
     assert found.is_content is content
-    assert wants_more([dataclasses.replace(found, runs_away=True)], nf.Options()), "what runs away is no end"
+    assert wants_more(race_of(dataclasses.replace(found, runs_away=True))), "what runs away is no end"
     train = Mock(spec=nf.Dataset, mask=np.ones((1, 199, 1), bool))
     few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": train}))
     assert few.is_content is (verdict != "poor"), "several models of few values are tried anyway"
@@ -54,28 +61,28 @@ def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, cont
 
 
 def test_a_network_that_fits_well_and_runs_away_gets_a_linear_path(monkeypatch):
-    monkeypatch.setattr(ladder, "may_hold_elsewhere", lambda tried, options: True)
+    monkeypatch.setattr(candidates.Race, "may_hold_elsewhere", True)
     first = dataclasses.replace(judged(0.01, "good"), runs_away=True)
-    assert ladder.beside_linear(nf.Options(), first.fit, [first]) is not None
+    assert candidates.put_beside_linear(race_of(first)) is not None
     poor = judged(0.5, "poor")
-    assert ladder.beside_linear(nf.Options(), poor.fit, [poor]) is None
+    assert candidates.put_beside_linear(race_of(poor)) is None
 
 
 def test_a_fit_is_better_by_two_per_cent():
-    assert judged(0.97).beats(judged(1.0)) and not judged(0.99).beats(judged(1.0))
-    assert judged(0.97, "good").beats(judged(1.0, "good")) and not judged(0.99, "good").beats(judged(1.0, "good"))
+    assert beats(judged(0.97), judged(1.0)) and not beats(judged(0.99), judged(1.0))
+    assert beats(judged(0.97, "good"), judged(1.0, "good")) and not beats(judged(0.99, "good"), judged(1.0, "good"))
 
 
 def test_without_held_out_data_a_good_fit_of_few_parameters_is_better():
     large, small = (judged(1.0, "good", validated=False, size=size) for size in (100, 10))
-    assert small.beats(large) and not large.beats(small)
-    assert judged(0.9, "good", validated=False, size=12).beats(small)
+    assert beats(small, large) and not beats(large, small)
+    assert beats(judged(0.9, "good", validated=False, size=12), small)
 
 
 def test_without_held_out_data_the_evidence_decides_by_more_than_one():
     base = judged(1.0, "good", validated=False, evidence=10.0)
-    assert judged(2.0, "good", validated=False, evidence=11.5).beats(base)
-    assert not judged(0.1, "good", validated=False, evidence=10.5).beats(base)
+    assert beats(judged(2.0, "good", validated=False, evidence=11.5), base)
+    assert not beats(judged(0.1, "good", validated=False, evidence=10.5), base)
 
 
 def test_equations_that_leave_noise_stand_above_evidence_and_evidence_above_none():
@@ -83,31 +90,31 @@ def test_equations_that_leave_noise_stand_above_evidence_and_evidence_above_none
     likely, plain = judged(0.5, "good", validated=False, evidence=1.0), judged(0.5, "good", validated=False)
     poor = judged(1.0, "poor", name="equations", validated=False, evidence=9.0)
     assert [each.standing for each in (equations, likely, plain, poor)] == [2, 1, 0, 0]
-    assert equations.beats(likely) and likely.beats(plain) and plain.beats(poor) and not poor.beats(plain)
+    assert beats(equations, likely) and beats(likely, plain) and beats(plain, poor) and not beats(poor, plain)
 
 
 def test_equations_may_be_a_little_worse_but_only_if_they_leave_noise():
     other = judged(1.0, "good")
-    assert judged(1.03, "good", name="equations").beats(other)
-    assert not judged(1.03, "poor", name="equations").beats(other)
-    assert not judged(1.2, "good", name="equations").beats(other)
+    assert beats(judged(1.03, "good", name="equations"), other)
+    assert not beats(judged(1.03, "poor", name="equations"), other)
+    assert not beats(judged(1.2, "good", name="equations"), other)
 
 
 def test_hidden_starts_that_fit_the_training_rows_better_are_kept(monkeypatch):
-    monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: True)
+    monkeypatch.setattr(judge, "has_hidden_starts", lambda fit: True)
     other = judged(1.0, train=1.0)
-    assert judged(1.01, train=0.9).beats(other) and not judged(1.01, train=0.99).beats(other)
-    assert judged(0.89, train=2.0).beats(other) and not judged(0.95, train=2.0).beats(other)
+    assert beats(judged(1.01, train=0.9), other) and not beats(judged(1.01, train=0.99), other)
+    assert beats(judged(0.89, train=2.0), other) and not beats(judged(0.95, train=2.0), other)
 
 
 def test_fits_of_the_same_equations_are_told_apart_by_their_likelihood_alone(monkeypatch):
-    monkeypatch.setattr(ladder, "has_same_equations", lambda one, other: True)
+    monkeypatch.setattr(judge, "has_same_equations", lambda fits: True)
     near, far = judged(2.0, "poor"), judged(1.0, "good")
     for each, misfit in ((near, 0.9), (far, 1.0)):
         each.fit.status, each.fit.evidence = "converged", Mock(misfit=misfit)
-    assert near.beats(far) and not far.beats(near) and not near.beats(near)
+    assert beats(near, far) and not beats(far, near)
     near.fit.status = "failed"
-    assert not near.beats(far)
+    assert not beats(near, far)
 
 
 def test_equations_are_the_same_up_to_constants_on_the_same_rows():
@@ -119,24 +126,40 @@ def test_equations_are_the_same_up_to_constants_on_the_same_rows():
     def is_alone(field):
         return not field.has_network
 
-    with patch.object(ladder, "is_equations_alone", is_alone):
-        assert ladder.has_same_equations(fit_of("-k*x"), fit_of("-k*x"))
-        assert not ladder.has_same_equations(fit_of("-k*x"), fit_of("-k*x**2"))
-        assert not ladder.has_same_equations(fit_of("-k*x"), fit_of("-k*x", rows=9))
-        assert not ladder.has_same_equations(fit_of("-k*x"), fit_of("-k*x", field=nf.Hybrid))
+    with patch.object(judge, "is_equations_alone", is_alone):
+        assert judge.has_same_equations([fit_of("-k*x"), fit_of("-k*x")])
+        assert not judge.has_same_equations([fit_of("-k*x"), fit_of("-k*x**2")])
+        assert not judge.has_same_equations([fit_of("-k*x"), fit_of("-k*x", rows=9)])
+        assert not judge.has_same_equations([fit_of("-k*x"), fit_of("-k*x", field=nf.Hybrid)])
 
 
-def climb_with(monkeypatch, again):
-    """Climbs one rung above a poor first fit."""
-    first = judged(1.0, "poor")
-    first.fit.status = "converged"
-    monkeypatch.setattr(ladder, "horizon_of", lambda fit: None)
-    monkeypatch.setattr(ladder, "judge_attempt", lambda *_: first)
-    monkeypatch.setattr(ladder, "wants_more", lambda *_: True)
-    rung = ladder.Rung("another way", ("field",), lambda options, fit, tried: options)
-    monkeypatch.setattr(ladder, "rungs", lambda *_: [rung])
-    monkeypatch.setattr(ladder, "result_of", lambda best, tried: best.fit)
-    return ladder.climb(nf.Options(), first.fit, again, "normal", nf.Callback()), first.fit
+def race_with(monkeypatch, again):
+    """A race of one candidate beside a poor first fit."""
+    first = with_hidden(judged(1.0, "poor"), 0, field=nf.MLP)
+    first.fit.status, first.fit.data["train"].is_driven = "converged", False
+    first.fit.data["train"].states = ("x",)
+    for name, found in (
+        ("horizon_of", None),
+        ("horizon_seen_by", None),
+        ("judge_attempt", first),
+        ("thin_polynomial", first.fit),
+        ("wants_more", True),
+    ):
+        monkeypatch.setattr(race, name, lambda *_, found=found: found)
+    monkeypatch.setattr(race, "result_of", lambda best, tried: best.fit)
+    wide = functools.partial(nf.MLP, width=99)
+    row = candidates.Candidate("another way", ("field",), lambda race: nf.Options(field=wide), "", "")
+    monkeypatch.setattr(candidates, "TABLE", dict.fromkeys(candidates.TABLE, (row,)))
+    return race.run_race(nf.Options(), first.fit, again, "normal", nf.Callback()), first.fit
+
+
+def test_a_candidate_is_a_row_of_the_table(monkeypatch):
+    """A new idea is tried once it is there, and nothing else has to know of it."""
+    made = []
+    race_with(
+        monkeypatch, lambda options, rows: made.append(options.field.keywords) or Mock(spec=Fit, status="stopped")
+    )
+    assert made == [{"width": 99}]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, MemoryError, ZeroDivisionError])
@@ -144,13 +167,13 @@ def test_an_attempt_that_fails_does_not_cost_the_fit_that_is_there(monkeypatch, 
     def fail(*_):
         raise error("no beginning")
 
-    kept, first = climb_with(monkeypatch, fail)
+    kept, first = race_with(monkeypatch, fail)
     assert kept is first and "another way: no beginning" in caplog.text
 
 
-def test_the_first_that_no_later_one_beats_is_the_best():
+def test_the_first_that_ties_with_the_least_error_is_the_best():
     tried = [judged(1.0), judged(0.99), judged(0.9), judged(0.95), judged(math.inf)]
-    assert best_of(tried) is tried[2]
+    assert find_best(tried) is tried[2]
 
 
 @pytest.mark.parametrize(
@@ -169,8 +192,8 @@ def test_why_another_fit_is_made(monkeypatch):
         ("has_hidden_starts", "other constants"),
     ):
         for name in ("is_few", "reads_past", "has_hidden_starts"):
-            monkeypatch.setattr(ladder, name, lambda fit, holds=name == rule: holds)
-        monkeypatch.setattr(ladder, "count_hidden", lambda fit: 2)
+            monkeypatch.setattr(race, name, lambda fit, holds=name == rule: holds)
+        monkeypatch.setattr(race, "count_hidden", lambda fit: 2)
         assert says in why_more(judged(1.0, "good"))
 
 
@@ -188,15 +211,15 @@ def with_hidden(judged: Judged, hidden: int, **more) -> Judged:
         ("good", {}, None),
         ("poor", {"hidden": 0}, None),
         ("poor", {"start": nf.Fitted}, None),
-        ("poor", {"observation": ladder.NetworkReadout}, None),
+        ("poor", {"observation": candidates.NetworkReadout}, None),
     ],
     ids=["poor", "overfitted", "good", "hidden given", "start given", "another readout"],
 )
 def test_a_hidden_state_is_added_to_what_is_not_good(verdict, given, hidden):
     """A missing state looks like overfitting, too: a network follows each trajectory, and none beside it."""
     best = with_hidden(judged(0.6, verdict), 0)
-    for rung in (ladder.with_hidden_state, ladder.told_by_first_rows):
-        changed = rung(nf.Options(**given), best.fit, [best])
+    for make in (candidates.hide_state, candidates.read_first_rows):
+        changed = make(race_of(best, options=nf.Options(**given)))
         assert (changed and changed.hidden) == hidden
 
 
@@ -204,29 +227,36 @@ def test_the_start_of_a_hidden_state_is_read_from_a_quarter_of_the_rows_at_most(
     best = with_hidden(judged(0.6), 0)
     for shortest, rows in ((200, 4), (12, 3), (7, None)):
         best.fit.data["train"].lengths = np.array([shortest, 300])
-        changed = ladder.told_by_first_rows(nf.Options(), best.fit, [best])
+        changed = candidates.read_first_rows(race_of(best))
         assert (changed and changed.start.keywords["rows"]) == rows
 
 
 def test_another_hidden_state_is_added_only_where_one_has_helped():
     plain = with_hidden(judged(0.6), 0)
-    assert ladder.with_another_hidden_state(nf.Options(), plain.fit, [plain]) is None
-    for name, start in ((ladder.HIDDEN_STATE, "auto"), (f"hidden state {ladder.TOLD_BY_ROWS}", nf.Encoder)):
+    assert candidates.hide_another_state(race_of(plain)) is None
+    for name, start in ((candidates.HIDDEN_STATE, "auto"), (f"hidden state {candidates.TOLD_BY_ROWS}", nf.Encoder)):
         added = with_hidden(judged(0.3, name=name), 1, start=nf.Encoder)
-        changed = ladder.with_another_hidden_state(nf.Options(), plain.fit, [plain, added])
+        changed = candidates.hide_another_state(race_of(plain, added))
         assert changed.hidden == 2 and changed.start == start
-        assert ladder.with_hidden_state(nf.Options(), plain.fit, [plain, added]) is None
+        assert candidates.hide_state(race_of(plain, added)) is None
         worse = with_hidden(judged(0.8, name=name), 1)
-        assert ladder.with_another_hidden_state(nf.Options(), plain.fit, [plain, worse]) is None
+        assert candidates.hide_another_state(race_of(plain, worse)) is None
 
 
 def test_hidden_states_are_tried_before_polynomials_of_what_is_measured():
     """They can't do it either, and each costs a fit."""
-    first = Mock(spec=Fit, options=nf.Options(field=nf.MLP))
+    first = judged(0.6)
+    first.fit.options = nf.Options(field=nf.MLP)
     for rows, states in ((50, 1), (5_000, 1), (5_000, 9)):
         train = Mock(spec=nf.Dataset, mask=np.ones((1, rows, states), bool), is_driven=False)
         train.states = tuple(f"x{index}" for index in range(states))
-        first.data = {"train": train}
-        names = [rung.name for rung in ladder.rungs(nf.Options(), first, None, "normal")]
-        hidden = [index for index, name in enumerate(names) if ladder.HIDDEN_STATE in name and "states" not in name]
+        first.fit.data = {"train": train}
+        names = [each.name for each in candidates.candidates_of(race_of(first))]
+        hidden = [index for index, name in enumerate(names) if candidates.HIDDEN_STATE in name and "states" not in name]
         assert len(hidden) == 3 and hidden[-1] < names.index("quadratic")
+
+
+def test_the_docs_show_the_table():
+    script = runpy.run_path(str(ROOT / "scripts" / "docs" / "candidates.py"))
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    assert script["with_tables"](page) == page, "run python scripts/docs/candidates.py --write"

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.attempts import beats, race_of
 from helpers.commands import begun, node_fit, read_summary, read_table, until
 from helpers.problems import fit_to, rotation
 from scipy.integrate import solve_ivp
@@ -18,7 +19,7 @@ from scipy.signal import lfilter
 import node_fit as nf
 from node_fit.app.console import described_attempts
 from node_fit.evaluation.diagnosis import FITS
-from node_fit.fitting import ladder
+from node_fit.fitting import candidates, judge, race
 from node_fit.fitting.relevance import log_evidence, thin_out
 from node_fit.fitting.resolve import Choice
 from node_fit.options.recipes import growing_windows
@@ -53,7 +54,7 @@ def climbed():
     """What is found where a user wants no equations."""
     train, _, _ = oscillator()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ladder, "Sparse", None)
+        patch.setattr(candidates, "Sparse", None)
         return nf.fit(train, progress=False, options=nf.Options(discover=False))
 
 
@@ -72,7 +73,7 @@ def test_few_noisy_rows_get_equations_that_forecast():
 
 def test_no_equations_are_tried_where_a_user_wants_none(climbed, monkeypatch):
     """Neither of few noisy rows nor where the first fit is good."""
-    monkeypatch.setattr(ladder, "Sparse", None)
+    monkeypatch.setattr(candidates, "Sparse", None)
     good = nf.fit(rotation(), progress=False, options=nf.Options(discover=False))
     names = [each.name for each in climbed.attempts]
     assert "cubic" in names and "equations" not in {*names, *(each.name for each in good.attempts)}
@@ -228,21 +229,20 @@ def test_chaos_is_forecast_in_windows():
 
 def test_states_that_nobody_measured_are_found_without_inputs(monkeypatch):
     """Of the position alone, no first-order equation oscillates; the rows before a start tell of the speed."""
-    for name in ("as_equations", "as_linear", "in_growing_windows", "with_more_states"):
-        monkeypatch.setattr(ladder, name, lambda *given, **more: None)
+    monkeypatch.setattr(race, "candidates_of", lambda _: [candidates.PAST])
     ts = np.arange(260) * 0.15
     xs = solved(van_der_pol, (0.5, 0.0), ts)[:, :1]
     noisy = xs + 0.03 * np.random.default_rng(0).normal(size=xs.shape)
     train, validation = (nf.Dataset.from_arrays(ts[part], noisy[part]) for part in (slice(200), slice(200, 260)))
     fit = nf.fit(train, validation=validation, progress=False)
-    assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), (ladder.PAST_ROWS, True)]
+    assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), (candidates.PAST_ROWS, True)]
     assert fit.attempts[0].verdict == "flat" and fit.attempts[1].verdict in FITS
     assert len(fit.model.hidden) == 1 and max(fit.score(data).nrmse for data in (train, validation)) < 0.2
 
 
-def judged(fit, name=ladder.FIRST_ATTEMPT, verdict="good", train=0.1, validation=None, evidence=None):
+def judged(fit, name=candidates.FIRST_ATTEMPT, verdict="good", train=0.1, validation=None, evidence=None):
     error = max(train, validation or 0.0)
-    return ladder.Judged(fit, ladder.Attempt(name, verdict, train, validation, evidence, None, 1.0), error)
+    return judge.Judged(fit, judge.Attempt(name, verdict, train, validation, evidence, None, 1.0), error)
 
 
 @pytest.fixture(scope="module")
@@ -264,16 +264,16 @@ def test_a_hidden_state_is_tried_where_no_field_of_what_is_measured_fits():
     splits = effects_of_doses(10).split(test=0.0)
     found = nf.fit(splits.train, validation=splits.validation, progress=False, options=nf.Options(discover=False))
     assert [each.name for each in found.attempts] == ["as chosen", "hidden state"]
-    assert found.attempts[0].train > 0.4 and found.attempts[1].kept and ladder.count_hidden(found) == 1
+    assert found.attempts[0].train > 0.4 and found.attempts[1].kept and judge.count_hidden(found) == 1
     assert found.score(effects_of_doses(4, seed=1)).nrmse < 0.06
 
 
 def test_of_few_rows_a_good_fit_with_an_evidence_is_better_than_one_without(first):
     wide, likely = judged(first, train=0.1), judged(first, train=0.2, evidence=30.0)
-    assert likely.beats(wide) and not wide.beats(likely)
-    assert judged(first, evidence=32.0).beats(likely) and not judged(first, evidence=30.5).beats(likely)
+    assert beats(likely, wide) and not beats(wide, likely)
+    assert beats(judged(first, evidence=32.0), likely) and not beats(judged(first, evidence=30.5), likely)
     flat = judged(first, train=0.9, verdict="flat", evidence=30.0)
-    assert not flat.beats(replace(wide, error=0.5))
+    assert not beats(flat, replace(wide, error=0.5))
 
 
 def test_weights_count_where_nothing_is_held_out(first):
@@ -282,14 +282,14 @@ def test_weights_count_where_nothing_is_held_out(first):
     values = first.data["train"].mask.sum()
     # Of n values, each weight has to lower the error by the factor n^(1 / 2n).
     worth = 0.004 * values ** (-100 / (2 * values))
-    for factor, beats in ((0.9, True), (1.1, False)):
+    for factor, is_worth in ((0.9, True), (1.1, False)):
         many = judged(replace(first, parameters=110), train=factor * worth)
-        assert many.beats(few) == beats and few.beats(many) != beats
+        assert beats(many, few) == is_worth and beats(few, many) != is_worth
     poor = judged(replace(first, parameters=10), train=0.4, verdict="poor")
-    assert judged(replace(first, parameters=110), train=0.39).beats(poor)
+    assert beats(judged(replace(first, parameters=110), train=0.39), poor)
     held = {"train": first.data["train"], "validation": first.data["train"]}
     few, many = (judged(replace(first, parameters=n, data=held), train=e) for n, e in ((10, 0.004), (110, 0.003)))
-    assert many.beats(few) and not few.beats(many)
+    assert beats(many, few) and not beats(few, many)
 
 
 def test_a_network_that_fits_well_is_tried_small_beside_a_linear_path():
@@ -299,7 +299,7 @@ def test_a_network_that_fits_well_is_tried_small_beside_a_linear_path():
     near, far = (solved(rates, start, ts) for start in ((1.0, 0.0), (2.0, -1.5)))
     train, other = (nf.Dataset.from_arrays(ts, ys, states=("x", "v")) for ys in (near, far))
     fit = nf.fit(train, progress=False, options=nf.Options(discover=False))
-    assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), (ladder.BESIDE_LINEAR, True)]
+    assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), (candidates.BESIDE_LINEAR, True)]
     quick = nf.fit(train, progress=False, options=nf.Options(effort="quick"))
     assert fit.parameters < quick.parameters / 20
     assert fit.score(other).r2 > 0.999 and quick.score(other).r2 < 0.9
@@ -310,66 +310,66 @@ def test_a_network_that_fits_well_is_tried_small_beside_a_linear_path():
 )
 def test_the_prior_is_stronger_where_a_network_overfits_and_weaker_where_none_did(first, errors, stronger):
     options = nf.Options()
-    grown = ladder.in_growing_windows(options, first, [judged(first)])
+    grown = candidates.grow_windows(race_of(judged(first)))
     fit = replace(first, options=replace(grown, hidden=0))
-    tried = [judged(fit, ladder.GROWING, train=train, validation=held) for train, held in errors]
-    for which, factor in ((True, ladder.STRONGER_PRIOR), (False, ladder.WEAKER_PRIOR)):
-        found = ladder.with_other_prior(options, first, tried, stronger=which)
+    tried = [judged(first), *(judged(fit, candidates.GROWING, train=train, validation=held) for train, held in errors)]
+    for which, factor in ((True, candidates.STRONGER_PRIOR), (False, candidates.WEAKER_PRIOR)):
+        found = candidates.grow_windows_again(race_of(*tried), stronger=which)
         if which is stronger:
             assert found.penalty.ridge == pytest.approx(factor * grown.penalty.ridge)
             assert found.recipe == grown.recipe
         else:
             assert found is None
     given = replace(options, penalty=nf.Penalty(ridge=0.1))
-    assert ladder.with_other_prior(given, first, tried, stronger=True) is None
+    assert candidates.grow_windows_again(race_of(*tried, options=given), stronger=True) is None
 
 
 def test_a_good_network_of_few_variables_is_compared_with_equations(first):
     """Equations that are about as good on validation data are kept, since they hold from other starts, too."""
     first = replace(first, data={"train": rotation(times=60)})
-    options, network = nf.Options(), judged(first)
-    assert ladder.wants_more([network], options)
-    for found in (judged(first, ladder.SPARSE_EQUATIONS), judged(first, "linear")):
-        assert not ladder.wants_more([network, found], options)
-    assert not ladder.wants_more([network], replace(options, hidden=1))
+    network = judged(first)
+    assert race.wants_more(race_of(network))
+    for found in (judged(first, judge.SPARSE_EQUATIONS), judged(first, "linear")):
+        assert not race.wants_more(race_of(network, found))
+    assert not race.wants_more(race_of(network, options=nf.Options(hidden=1)))
     held = replace(first, data={**first.data, "validation": first.data["train"]})
-    network, equations = judged(held, validation=0.1), judged(held, ladder.SPARSE_EQUATIONS, validation=0.101)
-    assert equations.beats(network) and not network.beats(equations)
-    assert not replace(equations, error=0.11).beats(network)
-    assert not judged(held, "cubic", validation=0.101).beats(network)
+    network, equations = judged(held, validation=0.1), judged(held, judge.SPARSE_EQUATIONS, validation=0.101)
+    assert beats(equations, network) and not beats(network, equations)
+    assert not beats(replace(equations, error=0.11), network)
+    assert not beats(judged(held, "cubic", validation=0.101), network)
     few = replace(held, data={**held.data, "validation": rotation(times=4)})
-    assert replace(judged(few, ladder.SPARSE_EQUATIONS), error=0.11).beats(network), "within a standard error"
-    assert not replace(judged(few, ladder.SPARSE_EQUATIONS), error=0.13).beats(network)
-    wrong = judged(held, ladder.SPARSE_EQUATIONS, verdict="poor", validation=0.101)
-    assert not wrong.beats(network)
+    assert beats(replace(judged(few, judge.SPARSE_EQUATIONS), error=0.11), network), "within a standard error"
+    assert not beats(replace(judged(few, judge.SPARSE_EQUATIONS), error=0.13), network)
+    wrong = judged(held, judge.SPARSE_EQUATIONS, verdict="poor", validation=0.101)
+    assert not beats(wrong, network)
 
 
 def test_starts_beside_hidden_states_that_fit_the_training_data_better_are_kept(first, monkeypatch):
     """If they validate as well, up to chance; else some sets of constants and starts fit the same."""
-    monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: True)
+    monkeypatch.setattr(judge, "has_hidden_starts", lambda fit: True)
     held = replace(first, data={**first.data, "validation": rotation(times=12)})
     given = judged(held, train=0.1, validation=0.2)
     for train, validation, better in (
         (0.09, 0.2, True), (0.09, 0.205, True), (0.099, 0.2, False), (0.09, 0.25, False), (0.1, 0.17, True),
     ):  # fmt: skip
         found = judged(held, "several starts", train=train, validation=validation)
-        assert found.beats(given) is better, (train, validation)
+        assert beats(found, given) is better, (train, validation)
 
 
 def test_equations_of_chaos_end_the_search_once_they_are_fitted_to_windows(first):
-    whole = judged(replace(first, data={"train": rotation(times=60)}), ladder.SPARSE_EQUATIONS)
+    whole = judged(replace(first, data={"train": rotation(times=60)}), judge.SPARSE_EQUATIONS)
     whole = replace(whole, attempt=replace(whole.attempt, horizon=20))
     cut = replace(whole, fit=replace(first, data={"train": rotation(times=60).windows(20, 20)}))
-    assert ladder.wants_more([whole], nf.Options()) and not ladder.wants_more([whole, cut], nf.Options())
+    assert race.wants_more(race_of(whole)) and not race.wants_more(race_of(whole, cut))
 
 
 def test_a_chaotic_record_without_equations_gets_polynomials_and_then_windows(first):
-    queue = ladder.rungs(nf.Options(), first, 50, "normal")
-    assert [rung.name for rung in queue] == [ladder.SPARSE_IN_WINDOWS, "quadratic", "cubic", "windows"]
-    first = replace(first, data={"train": rotation(times=60)})
-    quadratic = queue[1].options(nf.Options(), first, [judged(first)])
+    first = judged(replace(first, data={"train": rotation(times=60)}))
+    queue = candidates.candidates_of(race_of(first, horizon=50))
+    assert [each.name for each in queue] == [candidates.SPARSE_IN_WINDOWS, "quadratic", "cubic", "windows"]
+    quadratic = queue[1].options(race_of(first, horizon=50))
     assert quadratic.field.keywords == {"degree": 2} and quadratic.recipe == nf.Options().recipe
-    windows = queue[3].options(nf.Options(restarts=3), first, [judged(first)])
+    windows = queue[3].options(race_of(first, options=nf.Options(restarts=3), horizon=50))
     assert windows.field == nf.Options().field and windows.restarts == 1
 
 
@@ -383,27 +383,29 @@ def driven():
 
 
 def test_states_are_added_to_the_model_of_a_driven_record_while_they_help(driven):
-    options, first = nf.Options(), judged(driven)
-    before = ladder.count_hidden(driven)
-    found = ladder.with_more_states(options, driven, [first])
+    first = judged(driven)
+    before = judge.count_hidden(driven)
+    found = candidates.add_hidden_states(race_of(first))
     assert found.hidden == before + 2 and found.penalty.ridge == driven.options.penalty.ridge
-    more = judged(replace(driven, options=replace(driven.options, hidden=before + 2)), ladder.MORE_STATES, train=0.05)
-    assert ladder.with_more_states(options, driven, [first, more]).hidden == before + 4
-    assert ladder.with_more_states(options, driven, [first, replace(more, error=0.2)]) is None
-    yet = judged(driven, f"yet {ladder.MORE_STATES}", train=0.01)
-    assert not ladder.wants_more([first, more, yet], options)
+    more = judged(
+        replace(driven, options=replace(driven.options, hidden=before + 2)), candidates.MORE_STATES, train=0.05
+    )
+    assert candidates.add_hidden_states(race_of(first, more)).hidden == before + 4
+    assert candidates.add_hidden_states(race_of(first, replace(more, error=0.2))) is None
+    yet = judged(driven, f"yet {candidates.MORE_STATES}", train=0.01)
+    assert not race.wants_more(race_of(first, more, yet))
     kept = replace(more, attempt=replace(more.attempt, keys=("hidden",)))
-    result = ladder.result_of(kept, [first, kept])
+    result = judge.result_of(kept, [first, kept])
     told = {choice.key: choice.value for choice in result.choices}
-    assert told["hidden"] == before + 2 and told["attempt"] == ladder.MORE_STATES
+    assert told["hidden"] == before + 2 and told["attempt"] == candidates.MORE_STATES
     assert not result.has_enough_hidden and not driven.has_enough_hidden
-    assert ladder.result_of(first, [first, kept]).has_enough_hidden, "which were no better"
+    assert judge.result_of(first, [first, kept]).has_enough_hidden, "which were no better"
 
 
 def test_what_the_kept_attempt_has_chosen_is_told(driven):
     choices = [Choice("field", "sparse", "dy/dt = -y"), Choice("start", "encoder", "rows before")]
     first = judged(driven).attempt
-    found = replace(judged(driven, ladder.SPARSE_EQUATIONS).attempt, keys=("field",), kept=True)
+    found = replace(judged(driven, judge.SPARSE_EQUATIONS).attempt, keys=("field",), kept=True)
     lines = described_attempts([first, found], choices, None)
     assert (
         lines[-1] == "    field=sparse: dy/dt = -y" and lines[-2].startswith("  * equations: good") and len(lines) == 4
@@ -415,24 +417,24 @@ def test_what_the_kept_attempt_has_chosen_is_told(driven):
     ("name", "verdict", "errors"),
     [
         ("linear", "good", {}),
-        (ladder.FIRST_ATTEMPT, "noise-limited", {}),
-        (ladder.FIRST_ATTEMPT, "good", {"validation": 0.2}),
+        (candidates.FIRST_ATTEMPT, "noise-limited", {}),
+        (candidates.FIRST_ATTEMPT, "good", {"validation": 0.2}),
     ],
 )
 def test_states_are_not_added_to_other_models_nor_to_what_leaves_noise_or_is_overfitted(driven, name, verdict, errors):
-    assert ladder.with_more_states(nf.Options(), driven, [judged(driven, name, verdict, **errors)]) is None
-    assert ladder.with_more_states(nf.Options(hidden=1), driven, [judged(driven, ladder.FIRST_ATTEMPT)]) is None
+    assert candidates.add_hidden_states(race_of(judged(driven, name, verdict, **errors))) is None
+    assert candidates.add_hidden_states(race_of(judged(driven), options=nf.Options(hidden=1))) is None
 
 
 def test_a_readout_is_tried_where_no_model_does_well_of_which_the_measured_is_a_state(driven):
     options = nf.Options()
-    found = ladder.with_network_readout(options, driven, [judged(driven, verdict="poor", train=0.6)])
+    found = candidates.read_by_network(race_of(judged(driven, verdict="poor", train=0.6)))
     assert found.observation is nf.NetworkReadout and found.hidden == 2
-    assert ladder.with_network_readout(options, driven, [judged(driven)]) is None
+    assert candidates.read_by_network(race_of(judged(driven))) is None
     overfitted = judged(driven, verdict="overfitted", train=0.1, validation=0.6)
-    assert ladder.with_network_readout(options, driven, [overfitted]) is None
+    assert candidates.read_by_network(race_of(overfitted)) is None
     for given in (replace(options, hidden=1), replace(options, observation=nf.LinearReadout)):
-        assert ladder.with_network_readout(given, driven, [judged(driven, verdict="poor", train=0.6)]) is None
+        assert candidates.read_by_network(race_of(judged(driven, verdict="poor", train=0.6), options=given)) is None
 
 
 @pytest.mark.parametrize("derivatives", [False, True])
@@ -459,7 +461,7 @@ def test_an_epidemic_is_found_though_its_end_is_fitted_by_any_that_dies_out(smal
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """One of the states has too few measurements for a search of equations."""
-    folder = tmp_path_factory.mktemp("ladder")
+    folder = tmp_path_factory.mktemp("race")
     train, ts, _ = oscillator()
     measured = enumerate(zip(ts, train.ys[0], strict=False))
     rows = "".join(f"{t:.6g},{x:.9g},{'' if row % 5 else y}\n" for row, (t, (x, y)) in measured)
@@ -508,8 +510,8 @@ def test_chaos_is_seen_by_the_constants_that_were_found_where_a_fit_has_spoilt_t
         lambda model: model.field.constants.raw, fit.model, replace_fn=lambda raw: raw + jnp.array([0, 1, 0])
     )
     fit = replace(fit, model=spoilt)
-    assert ladder.horizon_of(fit, 0.5) is None
+    assert judge.horizon_of(fit, 0.5) is None
     for name, verdict, expected in (
-        (ladder.SPARSE_EQUATIONS, "poor", 50), (ladder.SPARSE_EQUATIONS, "good", None), ("quadratic", "poor", None),
+        (judge.SPARSE_EQUATIONS, "poor", 50), (judge.SPARSE_EQUATIONS, "good", None), ("quadratic", "poor", None),
     ):  # fmt: skip
-        assert ladder.horizon_seen_by(judged(fit, name, verdict)) == expected
+        assert judge.horizon_seen_by(judged(fit, name, verdict)) == expected
