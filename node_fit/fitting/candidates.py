@@ -25,7 +25,15 @@ from ..options.options import Effort, Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows
 from .judge import CONTENT, SPARSE_EQUATIONS, Judged, count_hidden, find_best, has_few_values, reads_past
 from .problem import has_enough_rows
-from .resolve import ENCODER_ROWS, LONG_RECORD, fitted_start
+from .resolve import (
+    ENCODER_ROWS,
+    LONG_RECORD,
+    MAX_FITTED_STARTS,
+    RIDGES,
+    STARTS_OF_FEW_ROWS,
+    WINDOWS,
+    fitted_start,
+)
 from .result import Fit
 
 FIRST_ATTEMPT = "as chosen"
@@ -220,6 +228,26 @@ def read_past_rows(race: Race) -> Options | None:
     return None if window is None else replace(race.options, start=start, training=Training(window=window))
 
 
+def hide_fitted_state(race: Race) -> Options | None:
+    """A hidden state of short trajectories whose start is fitted, and a small network beside a linear path.
+
+    Few weights follow no noise, and a start that is fitted to some rows has less of it than one that is read from them.
+    """
+    lengths, before = race.train.lengths, [each for each in race.tried if each.attempt.name.endswith(FITTED)]
+    is_short = len(lengths) <= MAX_FITTED_STARTS and lengths.max() < LONG_RECORD * WINDOWS[-1]
+    if not race.may_hide_states or not is_short or (before and before[-1] is not race.best):
+        return None
+    return replace(
+        race.options,
+        hidden=count_hidden(race.best.fit) + 1,
+        field=functools.partial(MLP, width=NARROW_WIDTH, depth=1, linear=True),
+        start=functools.partial(Fitted, given=count_given(race.train)),
+        optimizer=LevenbergMarquardt(),
+        penalty=set_ridge(race.options, RIDGES[0] * int(race.train.mask.sum())),
+        restarts=STARTS_OF_FEW_ROWS,
+    )
+
+
 def hide_state(race: Race) -> Options | None:
     """A hidden state whose start is found, or follows from inputs that do not change, such as a dose."""
     alone = not count_hidden(race.best.fit)
@@ -238,9 +266,10 @@ def read_first_rows(race: Race) -> Options | None:
 def hide_another_state(race: Race) -> Options | None:
     """The best fit with a hidden state, with one more."""
     best = race.best
-    if HIDDEN_STATE not in best.attempt.name or not race.may_hide_states:
+    name = best.attempt.name
+    if HIDDEN_STATE not in name or name.endswith(FITTED) or not race.may_hide_states:
         return None
-    start = best.fit.options.start if TOLD_BY_ROWS in best.attempt.name else "auto"
+    start = best.fit.options.start if TOLD_BY_ROWS in name else "auto"
     return replace(race.options, hidden=count_hidden(best.fit) + 1, start=start)
 
 
@@ -328,7 +357,8 @@ def set_ridge(options: Options, weight: float) -> Penalty:
 
 
 GROWING, PAST_ROWS, MORE_STATES = "growing windows", "windows after past rows", "more hidden states"
-NETWORK_READOUT, HIDDEN_STATE, TOLD_BY_ROWS = "readout by a network", "hidden state", "told by first rows"
+NETWORK_READOUT, HIDDEN_STATE = "readout by a network", "hidden state"
+TOLD_BY_ROWS, FITTED = "told by first rows", "fitted starts"
 SPARSE_IN_WINDOWS, BESIDE_LINEAR = f"{SPARSE_EQUATIONS} in windows", "small network beside a linear path"
 
 NOT_GOOD = "the best fit is not good"
@@ -350,7 +380,7 @@ OF_KNOWN = (
         f"{NOT_GOOD}, or states are hidden",
     ),
 )
-EQUATIONS = Candidate(
+FEW_TERMS = Candidate(
     SPARSE_EQUATIONS,
     ("field",),
     search_equations,
@@ -364,7 +394,7 @@ BESIDE = Candidate(
     "a network of 16 units beside a linear path, which goes on beyond the data",
     "at most three variables, the first network fits well, and no equations are found",
 )
-MORE, YET_MORE = (
+MORE_HIDDEN_STATES, YET_MORE_STATES = (
     Candidate(
         f"{often}{MORE_STATES}",
         ("hidden",),
@@ -381,7 +411,7 @@ READOUT = Candidate(
     "two hidden states behind a readout by a network",
     f"{NOT_GOOD}, nor overfitted",
 )
-PAST = Candidate(
+AFTER_PAST_ROWS = Candidate(
     PAST_ROWS,
     ("hidden", "start", "training.window"),
     read_past_rows,
@@ -390,6 +420,21 @@ PAST = Candidate(
     f"{NOT_GOOD}, {OPEN}, and a trajectory has three windows",
 )
 UNSEEN = (
+    Candidate(
+        f"{HIDDEN_STATE}, {FITTED}",
+        ("hidden", "start", "field.width", "optimizer"),
+        hide_fitted_state,
+        "a hidden state, with starts that are fitted to a quarter of the rows (ten at the most), and a network of 16 "
+        "units beside a linear path, by Levenberg and Marquardt's steps, three times",
+        f"{NOT_GOOD}, {OPEN}, and there are at most 100 trajectories of fewer than 192 rows",
+    ),
+    Candidate(
+        f"another {HIDDEN_STATE}, {FITTED}",
+        ("hidden", "start", "field.width", "optimizer"),
+        hide_fitted_state,
+        "the same with one more",
+        f"the first of these has helped, and {NOT_GOOD}",
+    ),
     Candidate(
         HIDDEN_STATE,
         ("hidden",),
@@ -447,36 +492,36 @@ POLYNOMIALS = tuple(
     )
     for name, degree in (("quadratic", 2), ("cubic", 3))
 )
-WINDOWS = Candidate(
+IN_WINDOWS = Candidate(
     "windows", ("training.window",), fit_windows, "the field that was asked for", "the record is chaotic"
 )
 
 # The candidates of each kind of record, in the order in which they are tried.
-TABLE: dict[str, tuple[Candidate, ...]] = {
+CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
     "known equations": OF_KNOWN,
-    "a chaotic record, in windows of 50 rows": (replace(EQUATIONS, name=SPARSE_IN_WINDOWS), *POLYNOMIALS, WINDOWS),
+    "a chaotic record, in windows of 50 rows": (replace(FEW_TERMS, name=SPARSE_IN_WINDOWS), *POLYNOMIALS, IN_WINDOWS),
     "a long record with inputs, or whose starts are read from past rows": (
-        *(READOUT, MORE, YET_MORE, EQUATIONS, LINEAR),
+        *(READOUT, MORE_HIDDEN_STATES, YET_MORE_STATES, FEW_TERMS, LINEAR),
         *(*GROWING_WINDOWS, *POLYNOMIALS),
     ),
     "fewer than 200 values": (
-        *(EQUATIONS, PAST, MORE, YET_MORE, *UNSEEN),
+        *(FEW_TERMS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
         *(*POLYNOMIALS, *GROWING_WINDOWS, LINEAR),
     ),
     "up to three states": (
-        *(EQUATIONS, BESIDE, PAST, MORE, YET_MORE, *UNSEEN),
+        *(FEW_TERMS, BESIDE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
         *(LINEAR, *GROWING_WINDOWS, *POLYNOMIALS),
     ),
     "more states": (
-        *(EQUATIONS, LINEAR, *GROWING_WINDOWS),
-        *(PAST, MORE, YET_MORE, *UNSEEN, *POLYNOMIALS),
+        *(FEW_TERMS, LINEAR, *GROWING_WINDOWS),
+        *(AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN, *POLYNOMIALS),
     ),
 }
 
 
 def candidates_of(race: Race) -> Sequence[Candidate]:
     """The candidates for a kind of record, in the order in which they are tried."""
-    field, (known, chaotic, driven, few, small, large) = race.options.field, TABLE.values()
+    field, (known, chaotic, driven, few, small, large) = race.options.field, CANDIDATES_BY_KIND.values()
     # Where rows span decades of time, any other field needs an implicit method, of which a step takes many seconds.
     if not callable(field) or made_of(race.first.options.field) is LogTimeMLP:
         return ()

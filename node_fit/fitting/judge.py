@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..data.facts import noise_share
 from ..evaluation.advice import POOR
 from ..evaluation.case import FLAT
 from ..evaluation.chaos import lyapunov_time, predicts_windows_alone
@@ -27,8 +28,9 @@ from .result import Fit
 
 # Verdicts after which nothing else is tried, unless rows are few.
 CONTENT = ("good", "close", "noise-limited", "unfinished", "coarse")
-# Errors, as shares of the spread, above which a fit that leaves more than noise is no end of the search.
-CLOSE_ENOUGH = 0.1
+# A fit that leaves more than noise is no end of the search if its error, as a share of the spread, is above the first
+# number and above the noise by the second factor.
+CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE = 0.03, 1.3
 # Fits after which no other is made.
 UNFINISHED = ("interrupted", "pruned")
 # The prefix of the names of attempts whose equations of few terms were searched.
@@ -41,7 +43,7 @@ HORIZON = 50
 LYAPUNOV_TIMES = 5.0
 # Fits tie whose errors differ by a smaller factor, or that have so much less evidence. Equations tie within the second
 # factor, or a standard error (L. Breiman et al., Classification and Regression Trees, 1984, section 3.4.3).
-TIED, TIED_EQUATIONS, TIED_EVIDENCE = 1 / 0.98, 1.02, 1.0
+TIED_ERRORS, TIED_EQUATIONS, TIED_EVIDENCE = 1 / 0.98, 1.02, 1.0
 # Constants beside hidden states tie on validation data within this factor: some sets of both fit the same.
 TIED_CONSTANTS = 1 / 0.9
 # Objectives of the same equations that differ by a smaller factor are of the same optimum.
@@ -119,8 +121,10 @@ class Judged:
     @property
     def is_content(self) -> bool:
         """Whether nothing else is tried for its verdict; of few values, several models are tried all the same."""
-        far = self.attempt.verdict == "close" and self.error > CLOSE_ENOUGH
-        return self.leaves_noise and not (far and not has_few_values(self.fit.data["train"]))
+        train = self.fit.data["train"]
+        if not self.leaves_noise or self.attempt.verdict != "close" or has_few_values(train):
+            return self.leaves_noise
+        return self.error <= max(CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE * noise_share(train))
 
     @property
     def standing(self) -> int:
@@ -178,7 +182,7 @@ def find_least(rest: Sequence[Judged]) -> Judged:
     if all(has_hidden_starts(each.fit) and each.attempt.train is not None for each in rest):
         # Of equations with a network; training rows alone tell constants apart where what is held out is at rest.
         near = [each for each in rest if each.error <= TIED_CONSTANTS * least]
-        return near[first_tied([log(each.attempt.train or 0.0) for each in near], log(TIED))]
+        return near[first_tied([log(each.attempt.train or 0.0) for each in near], log(TIED_ERRORS))]
     equations = [each for each in rest if each.attempt.has_equations and each.leaves_noise]
     near = [each for each in equations if each.error < tied_by_chance(each.fit) * least]
     if near or len(equations) == len(rest):
@@ -188,8 +192,8 @@ def find_least(rest: Sequence[Judged]) -> Judged:
         return rest[first_tied([-each for each in evidence if each is not None], TIED_EVIDENCE)]
     noise = [each for each in rest if each.leaves_noise]
     if any(each.error == least for each in noise):
-        return noise[first_tied([each.log_error for each in noise], log(TIED))]
-    return rest[first_tied([log(each.error) for each in rest], log(TIED))]
+        return noise[first_tied([each.log_error for each in noise], log(TIED_ERRORS))]
+    return rest[first_tied([log(each.error) for each in rest], log(TIED_ERRORS))]
 
 
 def first_tied(values: Sequence[float], margin: float) -> int:

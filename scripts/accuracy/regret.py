@@ -33,10 +33,12 @@ LONG = {
     "polynomial=2": {"field": functools.partial(nf.Polynomial, degree=2), "hidden": 1},
     "sparse": {"field": nf.Sparse},
 }
+FITTED = {"field": Narrow, "start": functools.partial(nf.Fitted, given=7), "optimizer": nf.LevenbergMarquardt()}
 SHORT = {
     **{f"hidden={h}": {"hidden": h} for h in range(4)},
     **{f"told={h}": {"hidden": h, "start": functools.partial(nf.Encoder, rows=4)} for h in (1, 2, 3)},
     **{f"narrow={h}": {"hidden": h, "field": Narrow} for h in (0, 1, 2)},
+    **{f"fitted={h}": {"hidden": h, "penalty": nf.Penalty(ridge=0.01), **FITTED} for h in (0, 1, 2)},
     **{f"linear={h}": {"hidden": h, "field": nf.Linear} for h in (0, 1, 2)},
     "polynomial=2": {"field": functools.partial(nf.Polynomial, degree=2)},
     "polynomial=3": {"field": functools.partial(nf.Polynomial, degree=3)},

@@ -1062,14 +1062,14 @@ MUTANTS = (
     Mutant(
         "judge: good fits differ by two per cent",
         "node_fit/fitting/judge.py",
-        "first_tied([each.log_error for each in noise], log(TIED))",
+        "first_tied([each.log_error for each in noise], log(TIED_ERRORS))",
         "first_tied([each.log_error for each in noise], 0.0)",
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
         "judge: poor fits differ by two per cent",
         "node_fit/fitting/judge.py",
-        "first_tied([log(each.error) for each in rest], log(TIED))",
+        "first_tied([log(each.error) for each in rest], log(TIED_ERRORS))",
         "first_tied([log(each.error) for each in rest], 0.0)",
         ("tests/fitting/test_race_rules.py",),
     ),

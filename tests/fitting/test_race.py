@@ -229,7 +229,7 @@ def test_chaos_is_forecast_in_windows():
 
 def test_states_that_nobody_measured_are_found_without_inputs(monkeypatch):
     """Of the position alone, no first-order equation oscillates; the rows before a start tell of the speed."""
-    monkeypatch.setattr(race, "candidates_of", lambda _: [candidates.PAST])
+    monkeypatch.setattr(race, "candidates_of", lambda _: [candidates.AFTER_PAST_ROWS])
     ts = np.arange(260) * 0.15
     xs = solved(van_der_pol, (0.5, 0.0), ts)[:, :1]
     noisy = xs + 0.03 * np.random.default_rng(0).normal(size=xs.shape)
@@ -263,9 +263,9 @@ def test_a_hidden_state_is_tried_where_no_field_of_what_is_measured_fits():
     """All rise from 0, and fall through the same values: the measured state alone does not tell which way it goes."""
     splits = effects_of_doses(10).split(test=0.0)
     found = nf.fit(splits.train, validation=splits.validation, progress=False, options=nf.Options(discover=False))
-    assert [each.name for each in found.attempts] == ["as chosen", "hidden state"]
+    assert [each.name for each in found.attempts] == ["as chosen", "hidden state, fitted starts"]
     assert found.attempts[0].train > 0.4 and found.attempts[1].kept and judge.count_hidden(found) == 1
-    assert found.score(effects_of_doses(4, seed=1)).nrmse < 0.06
+    assert found.score(effects_of_doses(4, seed=1)).nrmse < 0.05
 
 
 def test_of_few_rows_a_good_fit_with_an_evidence_is_better_than_one_without(first):

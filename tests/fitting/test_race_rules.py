@@ -41,15 +41,18 @@ def without_hidden_starts(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "error", "content"),
+    ("verdict", "error", "noise", "content"),
     [
-        ("good", 0.5, True),
-        ("close", 0.09, True),
-        ("close", 0.11, False),  # more than noise is left, and not a little of it
-        ("poor", 0.01, False),
+        ("good", 0.5, 0.0, True),
+        ("close", 0.029, 0.0, True),
+        ("close", 0.031, 0.0, False),  # more than noise is left, and not a little of it
+        ("close", 0.064, 0.05, True),
+        ("close", 0.066, 0.05, False),
+        ("poor", 0.01, 0.0, False),
     ],
 )
-def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, content):
+def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, noise, content, monkeypatch):
+    monkeypatch.setattr(judge, "noise_share", lambda train: noise)
     found = judged(error, verdict)
     assert found.is_content is content
     assert wants_more(race_of(dataclasses.replace(found, runs_away=True))), "what runs away is no end"
@@ -57,7 +60,7 @@ def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, cont
     few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": train}))
     assert few.is_content is (verdict != "poor"), "several models of few values are tried anyway"
     if verdict == "close" and not content:
-        assert why_more(found) == "as chosen has an error of 0.11, and leaves more than noise"
+        assert why_more(found) == f"as chosen has an error of {error:.2g}, and leaves more than noise"
 
 
 def test_a_network_that_fits_well_and_runs_away_gets_a_linear_path(monkeypatch):
@@ -149,7 +152,7 @@ def race_with(monkeypatch, again):
     monkeypatch.setattr(race, "result_of", lambda best, tried: best.fit)
     wide = functools.partial(nf.MLP, width=99)
     row = candidates.Candidate("another way", ("field",), lambda race: nf.Options(field=wide), "", "")
-    monkeypatch.setattr(candidates, "TABLE", dict.fromkeys(candidates.TABLE, (row,)))
+    monkeypatch.setattr(candidates, "CANDIDATES_BY_KIND", dict.fromkeys(candidates.CANDIDATES_BY_KIND, (row,)))
     return race.run_race(nf.Options(), first.fit, again, "normal", nf.Callback()), first.fit
 
 
@@ -231,6 +234,23 @@ def test_the_start_of_a_hidden_state_is_read_from_a_quarter_of_the_rows_at_most(
         assert (changed and changed.start.keywords["rows"]) == rows
 
 
+def test_hidden_states_of_short_trajectories_are_fitted_while_they_help():
+    plain = with_hidden(judged(0.6), 0)
+    found = candidates.hide_fitted_state(race_of(plain))
+    assert found is None, "of 200 rows, the start is read"
+    plain.fit.data["train"].lengths = np.array([30] * 8)
+    found = candidates.hide_fitted_state(race_of(plain))
+    assert found.hidden == 1 and found.start.keywords == {"given": 7} and found.restarts == 3
+    assert found.field.keywords == {"width": candidates.NARROW_WIDTH, "depth": 1, "linear": True}
+    name = f"{candidates.HIDDEN_STATE}, {candidates.FITTED}"
+    helped, worse = (with_hidden(judged(error, name=name), 1) for error in (0.3, 0.7))
+    assert candidates.hide_fitted_state(race_of(plain, helped)).hidden == 2
+    assert candidates.hide_fitted_state(race_of(plain, worse)) is None
+    assert candidates.hide_another_state(race_of(plain, helped)) is None, "its own row adds one"
+    plain.fit.data["train"].lengths = np.array([30] * 101)
+    assert candidates.hide_fitted_state(race_of(plain)) is None, "so many starts would take long"
+
+
 def test_another_hidden_state_is_added_only_where_one_has_helped():
     plain = with_hidden(judged(0.6), 0)
     assert candidates.hide_another_state(race_of(plain)) is None
@@ -253,7 +273,7 @@ def test_hidden_states_are_tried_before_polynomials_of_what_is_measured():
         first.fit.data = {"train": train}
         names = [each.name for each in candidates.candidates_of(race_of(first))]
         hidden = [index for index, name in enumerate(names) if candidates.HIDDEN_STATE in name and "states" not in name]
-        assert len(hidden) == 3 and hidden[-1] < names.index("quadratic")
+        assert len(hidden) == 5 and hidden[-1] < names.index("quadratic")
 
 
 def test_the_docs_show_the_table():
