@@ -265,7 +265,7 @@ def test_a_hidden_state_is_tried_where_no_field_of_what_is_measured_fits():
     found = nf.fit(splits.train, validation=splits.validation, progress=False, options=nf.Options(discover=False))
     assert [each.name for each in found.attempts] == ["as chosen", "hidden state, fitted starts"]
     assert found.attempts[0].train > 0.4 and found.attempts[1].kept and judge.count_hidden(found) == 1
-    assert found.score(effects_of_doses(4, seed=1)).nrmse < 0.05
+    assert found.score(effects_of_doses(4, seed=1)).nrmse < 0.06
 
 
 def test_of_few_rows_a_good_fit_with_an_evidence_is_better_than_one_without(first):
