@@ -504,13 +504,13 @@ CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
         *(READOUT, MORE_HIDDEN_STATES, YET_MORE_STATES, FEW_TERMS, LINEAR),
         *(*GROWING_WINDOWS, *POLYNOMIALS),
     ),
-    "fewer than 200 values": (
-        *(FEW_TERMS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
-        *(*POLYNOMIALS, *GROWING_WINDOWS, LINEAR),
-    ),
     "up to three states": (
         *(FEW_TERMS, BESIDE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
         *(LINEAR, *GROWING_WINDOWS, *POLYNOMIALS),
+    ),
+    "fewer than 200 values": (
+        *(FEW_TERMS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
+        *(*POLYNOMIALS, *GROWING_WINDOWS, LINEAR),
     ),
     "more states": (
         *(FEW_TERMS, LINEAR, *GROWING_WINDOWS),
@@ -521,7 +521,7 @@ CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
 
 def candidates_of(race: Race) -> Sequence[Candidate]:
     """The candidates for a kind of record, in the order in which they are tried."""
-    field, (known, chaotic, driven, few, small, large) = race.options.field, CANDIDATES_BY_KIND.values()
+    field, (known, chaotic, driven, small, few, large) = race.options.field, CANDIDATES_BY_KIND.values()
     # Where rows span decades of time, any other field needs an implicit method, of which a step takes many seconds.
     if not callable(field) or made_of(race.first.options.field) is LogTimeMLP:
         return ()
