@@ -29,8 +29,8 @@ from .result import Fit
 # Verdicts after which nothing else is tried, unless rows are few.
 CONTENT = ("good", "close", "noise-limited", "unfinished", "coarse")
 # A fit that leaves more than noise is no end of the search if its error, as a share of the spread, is above the first
-# number and above the noise by the second factor.
-CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE = 0.03, 1.3
+# number and above the noise by the second factor; in windows of long records, whose fits take minutes, above the third.
+CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE, CLOSE_ENOUGH_IN_WINDOWS = 0.03, 1.3, 0.1
 # Fits after which no other is made.
 UNFINISHED = ("interrupted", "pruned")
 # The prefix of the names of attempts whose equations of few terms were searched.
@@ -124,6 +124,8 @@ class Judged:
         train = self.fit.data["train"]
         if not self.leaves_noise or self.attempt.verdict != "close" or has_few_values(train):
             return self.leaves_noise
+        if self.fit.options.training.window is not None:
+            return self.error <= CLOSE_ENOUGH_IN_WINDOWS
         return self.error <= max(CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE * noise_share(train))
 
     @property

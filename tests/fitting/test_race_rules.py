@@ -29,6 +29,7 @@ def judged(
     data = {"train": train} | ({"validation": Mock(mask=np.ones((1, 200, 1), bool))} if validated else {})
     model = Mock(typical=Mock(field=object()))
     fit = Mock(spec=Fit, data=data, parameters=size, model=model)
+    fit.options = nf.Options(training=nf.Training(window=None))
     attempt = Attempt(
         name, verdict, more.get("train", error), error if validated else None, evidence, more.get("horizon"), 0.0
     )
@@ -58,6 +59,9 @@ def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, nois
     assert wants_more(race_of(dataclasses.replace(found, runs_away=True))), "what runs away is no end"
     train = Mock(spec=nf.Dataset, mask=np.ones((1, 199, 1), bool))
     few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": train}))
+    windows = judged(error, verdict)
+    windows.fit.options = nf.Options(training=nf.Training(window=64))
+    assert windows.is_content is (verdict != "poor"), "windows of long records take minutes each"
     assert few.is_content is (verdict != "poor"), "several models of few values are tried anyway"
     if verdict == "close" and not content:
         assert why_more(found) == f"as chosen has an error of {error:.2g}, and leaves more than noise"
