@@ -114,16 +114,16 @@ class Judged:
         return self.is_worse_than_mean or self.runs_away
 
     @property
-    def leaves_noise(self) -> bool:
-        """Whether the verdict finds little but noise in what it leaves."""
+    def is_acceptable(self) -> bool:
+        """Whether the verdict is none of those after which others are always tried."""
         return self.attempt.verdict in CONTENT
 
     @property
     def is_content(self) -> bool:
         """Whether nothing else is tried for its verdict; of few values, several models are tried all the same."""
         train = self.fit.data["train"]
-        if not self.leaves_noise or self.attempt.verdict != "close" or has_few_values(train):
-            return self.leaves_noise
+        if not self.is_acceptable or self.attempt.verdict != "close" or has_few_values(train):
+            return self.is_acceptable
         if self.fit.options.training.window is not None:
             return self.error <= CLOSE_ENOUGH_IN_WINDOWS
         return self.error <= max(CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE * noise_share(train))
@@ -135,7 +135,7 @@ class Judged:
         Equations of few terms that leave nothing but noise, then fits that have an evidence: a network of thousands of
         weights fits few rows whatever they are.
         """
-        if not self.leaves_noise:
+        if not self.is_acceptable:
             return 0
         return 2 if self.attempt.has_equations else int(self.attempt.log_evidence is not None)
 
@@ -167,6 +167,8 @@ class Judged:
 
 def find_best(tried: Sequence[Judged]) -> Judged:
     """The best of some attempts, compared on the same rows; one that is unfit only where all are."""
+    if len(tried) == 1:  # Its likelihood, which decides between fits of known equations, would take a program.
+        return tried[0]
     compared = on_same_rows(tried)
     if has_same_equations([each.fit for each in tried]):
         return tried[first_tied([log(each.objective) for each in compared], log(SAME_OBJECTIVE))]
@@ -185,16 +187,16 @@ def find_least(rest: Sequence[Judged]) -> Judged:
         # Of equations with a network; training rows alone tell constants apart where what is held out is at rest.
         near = [each for each in rest if each.error <= TIED_CONSTANTS * least]
         return near[first_tied([log(each.attempt.train or 0.0) for each in near], log(TIED_ERRORS))]
-    equations = [each for each in rest if each.attempt.has_equations and each.leaves_noise]
+    equations = [each for each in rest if each.attempt.has_equations and each.is_acceptable]
     near = [each for each in equations if each.error < tied_by_chance(each.fit) * least]
     if near or len(equations) == len(rest):
         return min(near or rest, key=lambda each: (not each.is_fitted_as_judged, each.error))
     evidence = [each.attempt.log_evidence for each in rest]
     if not is_validated(rest[0].fit) and None not in evidence:
         return rest[first_tied([-each for each in evidence if each is not None], TIED_EVIDENCE)]
-    noise = [each for each in rest if each.leaves_noise]
-    if any(each.error == least for each in noise):
-        return noise[first_tied([each.log_error for each in noise], log(TIED_ERRORS))]
+    acceptable = [each for each in rest if each.is_acceptable]
+    if any(each.error == least for each in acceptable):
+        return acceptable[first_tied([each.log_error for each in acceptable], log(TIED_ERRORS))]
     return rest[first_tied([log(each.error) for each in rest], log(TIED_ERRORS))]
 
 
@@ -316,7 +318,7 @@ def horizon_seen_by(judged: Judged) -> int | None:
     if not judged.attempt.has_equations:
         return horizon_of(fit)
     horizon = horizon_of(fit, POOR)
-    if horizon is not None or judged.leaves_noise or fit.status == "failed":
+    if horizon is not None or judged.is_acceptable or fit.status == "failed":
         return horizon
     train = fit.data["train"]
     with scope_of(fit.model):

@@ -114,7 +114,7 @@ def wants_more(race: Race) -> bool:
 def why_more(judged: Judged) -> str:
     """Why a fit is not enough: its verdict, or what its data do not tell."""
     attempt = judged.attempt
-    if not judged.leaves_noise:
+    if not judged.is_acceptable:
         return f"{attempt.name} is {attempt.verdict}"
     if judged.runs_away:
         return f"{attempt.name} runs away between the trajectories"

@@ -346,39 +346,50 @@ def note_and_judge(tried, title, fit, *more):
     return JUDGE(title, fit, *more)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--first", type=int, default=100)
+def choose_records(description, *, seeds, first):
+    """A parser of commands that say which records are simulated."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--first", type=int, default=first)
     parser.add_argument("--only", nargs="*", default=list(KINDS))
+    return parser
+
+
+def make_samples(args):
+    """Names, seeds and records that the words of a command ask for."""
+    for name in args.only:
+        for seed in range(args.first, args.first + args.seeds):
+            yield name, seed, make_sample(KINDS[name], [seed, *name.encode()])
+
+
+def main():
+    parser = choose_records(__doc__.splitlines()[0], seeds=2, first=100)
     parser.add_argument("--effort", default="normal")
     args = parser.parse_args()
     print("| record | seed | attempt | verdict | true | away | kept | best | regret | expected | new | seconds |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     rows, said = [], []
-    for name in args.only:
-        for seed in range(args.first, args.first + args.seeds):
-            tried = []
-            race.judge_attempt = functools.partial(note_and_judge, tried)
-            sample = make_sample(KINDS[name], [seed, *name.encode()])
-            began = time.perf_counter()
-            splits = sample.known.split(test=0)
-            options = nf.Options(seed=seed, effort=args.effort)
-            fit = nf.fit(splits.train, validation=splits.validation, options=options, progress=False)
-            seconds = time.perf_counter() - began
-            error = clean_error(fit.model, sample)
-            best = min([error, *(clean_error(model, sample) for model in tried)])
-            away, report = leaves(fit.model, sample), fit.assess()
-            verdict, expected = report.verdict, report.expected
-            true = is_true(verdict.kind, fit, error, sample, away)
-            low, high = (0.0, np.inf) if expected is None else (expected.low, expected.high)
-            new = error_with_noise(fit, sample, report.case.spread)
-            kept = next((each.name for each in fit.attempts if each.kept), "as chosen")
-            rows.append((true, away and verdict.kind in CONTENT, error / best, low <= new <= high))
-            cells = (name, seed, kept, verdict.kind, "yes" if true else "NO", "yes" if away else "-")
-            figures = f"{error:.3f} | {best:.3f} | {error / best:.2f} | {low:.3f} to {high:.3f} | {new:.3f}"
-            print("|", " | ".join(map(str, cells)), "|", figures, f"| {seconds:.0f} |", flush=True)
-            said.append((name, seed, true, verdict.sentence))
+    for name, seed, sample in make_samples(args):
+        tried = []
+        race.judge_attempt = functools.partial(note_and_judge, tried)
+        began = time.perf_counter()
+        splits = sample.known.split(test=0)
+        options = nf.Options(seed=seed, effort=args.effort)
+        fit = nf.fit(splits.train, validation=splits.validation, options=options, progress=False)
+        seconds = time.perf_counter() - began
+        error = clean_error(fit.model, sample)
+        best = min([error, *(clean_error(model, sample) for model in tried)])
+        away, report = leaves(fit.model, sample), fit.assess()
+        verdict, expected = report.verdict, report.expected
+        true = is_true(verdict.kind, fit, error, sample, away)
+        low, high = (0.0, np.inf) if expected is None else (expected.low, expected.high)
+        new = error_with_noise(fit, sample, report.case.spread)
+        kept = next((each.name for each in fit.attempts if each.kept), "as chosen")
+        rows.append((true, away and verdict.kind in CONTENT, error / best, low <= new <= high))
+        cells = (name, seed, kept, verdict.kind, "yes" if true else "NO", "yes" if away else "-")
+        figures = f"{error:.3f} | {best:.3f} | {error / best:.2f} | {low:.3f} to {high:.3f} | {new:.3f}"
+        print("|", " | ".join(map(str, cells)), "|", figures, f"| {seconds:.0f} |", flush=True)
+        said.append((name, seed, true, verdict.sentence))
     true, away, regret, inside = (np.array(column) for column in zip(*rows, strict=True))
     print("\nVerdicts that are false:\n")
     print("\n".join(f"- {name}, {seed}: {sentence}" for name, seed, true, sentence in said if not true))

@@ -7,7 +7,6 @@ fits the simulated records of `judgement.py` from their columns alone, then by e
 part kept back, which chooses nothing. `regret` is the ratio of the default to the best of all.
 """
 
-import argparse
 import functools
 import sys
 import time
@@ -19,7 +18,7 @@ import numpy as np
 import node_fit as nf
 
 sys.path.insert(0, str(Path(__file__).parent))
-from judgement import KINDS, clean_error, leaves, make_sample
+from judgement import KINDS, choose_records, clean_error, leaves, make_samples
 
 Narrow = functools.partial(nf.MLP, width=16, depth=1, linear=True)
 LONG = {
@@ -54,44 +53,39 @@ def fit(sample, options):
 
 def main():
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--first", type=int, default=120)
-    parser.add_argument("--only", nargs="*", default=list(KINDS))
+    parser = choose_records(__doc__.splitlines()[0], seeds=1, first=120)
     parser.add_argument("--candidates", nargs="*")
     args = parser.parse_args()
     print("| record | seed | kept | verdict | error | seconds | best | error | away | regret | others |", flush=True)
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     regrets = []
-    for name in args.only:
-        for seed in range(args.first, args.first + args.seeds):
-            sample = make_sample(KINDS[name], [seed, *name.encode()])
-            began = time.perf_counter()
-            chosen = fit(sample, nf.Options(seed=seed))
-            seconds = time.perf_counter() - began
-            kept = next((each.name for each in chosen.attempts if each.kept), "as chosen")
-            error, verdict = clean_error(chosen.model, sample), chosen.assess().verdict.kind
-            errors = {}
-            for title, words in (SHORT if KINDS[name].count > 1 else LONG).items():
-                if args.candidates and title not in args.candidates:
-                    continue
-                try:
-                    other = fit(sample, nf.Options(seed=seed, effort="quick", **words))
-                    errors[title] = (clean_error(other.model, sample), leaves(other.model, sample))
-                except (ValueError, RuntimeError) as problem:
-                    print(f"{name}, {title}: {problem}", file=sys.stderr)
-            order = sorted(errors, key=lambda title: errors[title][0])
-            best = errors[order[0]]
-            regret = error / min(error, best[0])
-            regrets.append(regret)
-            others = ", ".join(f"{title} {errors[title][0]:.3f}" for title in order[1:])
-            cells = (name, seed, kept, verdict, f"{error:.3f}", f"{seconds:.0f}", order[0], f"{best[0]:.3f}")
-            print(
-                "|",
-                " | ".join(map(str, cells)),
-                f"| {'yes' if best[1] else '-'} | {regret:.2f} | {others} |",
-                flush=True,
-            )
+    for name, seed, sample in make_samples(args):
+        began = time.perf_counter()
+        chosen = fit(sample, nf.Options(seed=seed))
+        seconds = time.perf_counter() - began
+        kept = next((each.name for each in chosen.attempts if each.kept), "as chosen")
+        error, verdict = clean_error(chosen.model, sample), chosen.assess().verdict.kind
+        errors = {}
+        for title, words in (SHORT if KINDS[name].count > 1 else LONG).items():
+            if args.candidates and title not in args.candidates:
+                continue
+            try:
+                other = fit(sample, nf.Options(seed=seed, effort="quick", **words))
+                errors[title] = (clean_error(other.model, sample), leaves(other.model, sample))
+            except (ValueError, RuntimeError) as problem:
+                print(f"{name}, {title}: {problem}", file=sys.stderr)
+        order = sorted(errors, key=lambda title: errors[title][0])
+        best = errors[order[0]]
+        regret = error / min(error, best[0])
+        regrets.append(regret)
+        others = ", ".join(f"{title} {errors[title][0]:.3f}" for title in order[1:])
+        cells = (name, seed, kept, verdict, f"{error:.3f}", f"{seconds:.0f}", order[0], f"{best[0]:.3f}")
+        print(
+            "|",
+            " | ".join(map(str, cells)),
+            f"| {'yes' if best[1] else '-'} | {regret:.2f} | {others} |",
+            flush=True,
+        )
     print(f"\nregret: {np.median(regrets):.2f} in the median, {max(regrets):.2f} at worst")
 
 

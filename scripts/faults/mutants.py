@@ -1055,15 +1055,15 @@ MUTANTS = (
     Mutant(
         "judge: equations that leave more than noise",
         "node_fit/fitting/judge.py",
-        "if each.attempt.has_equations and each.leaves_noise]",
+        "if each.attempt.has_equations and each.is_acceptable]",
         "if each.attempt.has_equations]",
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
         "judge: good fits differ by two per cent",
         "node_fit/fitting/judge.py",
-        "first_tied([each.log_error for each in noise], log(TIED_ERRORS))",
-        "first_tied([each.log_error for each in noise], 0.0)",
+        "first_tied([each.log_error for each in acceptable], log(TIED_ERRORS))",
+        "first_tied([each.log_error for each in acceptable], 0.0)",
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(

@@ -5,7 +5,7 @@ import functools
 import math
 import runpy
 from pathlib import Path
-from unittest.mock import Mock, patch
+from unittest.mock import Mock, PropertyMock, patch
 
 import numpy as np
 import pytest
@@ -122,6 +122,14 @@ def test_fits_of_the_same_equations_are_told_apart_by_their_likelihood_alone(mon
     assert beats(near, far) and not beats(far, near)
     near.fit.status = "failed"
     assert not beats(near, far)
+
+
+def test_a_single_fit_of_known_equations_needs_no_likelihood(monkeypatch):
+    """Which would compile a program that nothing else may need."""
+    monkeypatch.setattr(judge, "has_same_equations", lambda fits: True)
+    alone = judged(1.0)
+    type(alone.fit).evidence = PropertyMock(side_effect=AssertionError("was computed"))
+    assert find_best([alone]) is alone
 
 
 def test_equations_are_the_same_up_to_constants_on_the_same_rows():
