@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .fitting.discovery import Discovery, discover
     from .fitting.fit import fit, fit_several
     from .fitting.result import Fit
-    from .likelihood.losses import Huber, NegativeBinomial, Poisson, Squares, StudentT
+    from .likelihood.losses import Huber, Laplace, NegativeBinomial, Poisson, Squares, StudentT
     from .model.ensemble import Ensemble
     from .model.fields.field import AbstractVectorField, Physical
     from .model.fields.known import Hybrid, Known, Mechanical, Sparse
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .petab.fitting import PEtabFit, fit_petab
     from .petab.objective import Objective, objective
     from .petab.sbml import read_sbml
-    from .petab.sources import SBML, PEtab, with_networks
+    from .petab.sources import SBML, PEtab, with_loss, with_networks
     from .petab.tables import read_petab
     from .population.fit import MixedEffects, PopulationFit, fit_population
     from .population.prediction import predict_subjects
@@ -83,6 +83,7 @@ __all__ = [
     "Huber",
     "Hybrid",
     "Known",
+    "Laplace",
     "LevenbergMarquardt",
     "Linear",
     "LinearReadout",
@@ -156,6 +157,7 @@ __all__ = [
     "save",
     "score",
     "with_events",
+    "with_loss",
     "with_networks",
 ]
 
@@ -184,6 +186,7 @@ _HOMES = {
     "save": "storage.model_file",
     "score": "evaluation.metrics",
     "with_events": "data.table_source",
+    "with_loss": "petab.sources",
     "with_networks": "petab.sources",
     "AbstractObjective": "objectives.objective",
     "AbstractOptimizer": "optimizers.optimizer",
@@ -206,6 +209,7 @@ _HOMES = {
     "FormulaReadout": "model.observation",
     "HopfPoint": "analysis.equilibria",
     "Huber": "likelihood.losses",
+    "Laplace": "likelihood.losses",
     "Hybrid": "model.fields.known",
     "Known": "model.fields.known",
     "LBFGS": "optimizers.gradient",

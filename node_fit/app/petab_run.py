@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ from rich.console import Console
 
 from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
+from ..likelihood.losses import AbstractLikelihood, Squares
 from ..petab.fitting import Drawn, FitFromStart, PEtabFit, fit_petab, interval_in_words, sort_into_records
 from ..petab.objective import Objective
-from ..petab.sources import list_places
+from ..petab.sources import list_places, with_loss
 from ..petab.tables import PEtabError, Problem
 from ..plots.curves import TRAIN
 from ..plots.figures import check_known_names, plot_fit, plot_starts
@@ -64,7 +65,7 @@ class PEtabRun:
         **Returns:** the exit code.
         """
         self.prepare()
-        problem = build(self.config.data, "data").read()
+        problem = self.read_problem()
         self.check_networks(problem)
         self.check_plotted(problem)
         objective = Objective(problem)
@@ -75,6 +76,8 @@ class PEtabRun:
             write_file(self.files.config, write_config(self.config).encode())
         self.say(f"run: {self.files.path}")
         self.say(repr(problem))
+        if not isinstance(self.loss, Squares):
+            self.say(f"loss: {self.loss!r} for all measurements, in place of the noise that the problem names")
         with Interruption(self.say) as interruption:
             fit = fit_petab(
                 objective,
@@ -103,6 +106,15 @@ class PEtabRun:
         self.check_field()
         if not self.config.resume:
             files.check_unused()
+
+    def read_problem(self) -> Problem:
+        """The problem, with the noise that its tables name unless `loss` is another than its default."""
+        problem = build(self.config.data, "data").read()
+        return problem if isinstance(self.loss, Squares) else with_loss(problem, self.loss)
+
+    @cached_property
+    def loss(self) -> AbstractLikelihood:
+        return build(self.config.loss, "loss")
 
     def check_field(self) -> None:
         """Refuses a field other than the problem's equations, with or without a network in them."""

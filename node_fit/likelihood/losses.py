@@ -6,6 +6,7 @@ sum of its squared `rows` is the same, up to a constant, so that least squares a
 
 import abc
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import equinox as eqx
@@ -183,9 +184,29 @@ class AbstractResidualLoss(AbstractLikelihood):
         """The logarithm of the density at 0."""
         return float(self.log_density(np.zeros(1))[0])
 
+    def rho(self, z: Residual) -> Residual:
+        """The loss itself, 0 at 0."""
+        return (z * self.factor(z)) ** 2 / 2
+
+    def information(self) -> tuple[float, float]:
+        """The Fisher information of a measurement about its location, in its scale, and about the scale's logarithm.
+
+        **Returns:** the expectations of `rho'(z)**2` and of `(z rho'(z) - 1)**2`.
+        """
+        from scipy.integrate import quad
+
+        def expect(score: Callable[[Host, Host], Host]) -> float:
+            def integrand(number: float) -> float:
+                z = np.array([number])
+                return float((score(z, self.influence(z)[0]) ** 2 * np.exp(self.log_density(z)))[0])
+
+            return quad(integrand, -np.inf, 0)[0] + quad(integrand, 0, np.inf)[0]
+
+        return expect(lambda _, slope: slope), expect(lambda z, slope: z * slope - 1)
+
     def negative_log(self, at: Predictors) -> Residual:
-        loss, z = self.at_shapes(at.shapes), at.distance
-        density = (z * loss.factor(z)) ** 2 / 2 - loss.log_peak() + at.log_scale
+        loss = self.at_shapes(at.shapes)
+        density = loss.rho(at.distance) - loss.log_peak() + at.log_scale
         return jnp.where(at.censored == 0, density, -log_probability_beyond(at.beyond, at.spans))
 
     def rows(self, at: Predictors) -> list[Residual]:
@@ -217,6 +238,9 @@ class Squares(AbstractResidualLoss):
 
     def log_density(self, z: Host) -> Host:
         return -(z**2) / 2 - math.log(2 * math.pi) / 2
+
+    def information(self) -> tuple[float, float]:
+        return 1.0, 2.0
 
 
 LEAST_SQUARES = Squares()
@@ -255,6 +279,25 @@ class Huber(AbstractResidualLoss):
         rho = np.where(np.abs(z) <= limit, z**2 / 2, limit * (np.abs(z) - limit / 2))
         inside = math.sqrt(2 * math.pi) * (2 * ndtr(limit) - 1)
         return -rho - math.log(inside + 2 * math.exp(-(limit**2) / 2) / limit)
+
+
+class Laplace(AbstractResidualLoss):
+    """Absolute values: maximum likelihood with Laplace's distribution, whose standard deviation is its scale times the
+    square root of 2 (P. S. Laplace, Mém. Acad. R. Sci. Paris 6, 1774)."""
+
+    def factor(self, z: Residual) -> Residual:
+        return jnp.sqrt(2 / jnp.maximum(jnp.abs(z), LEAST_DISTANCE))
+
+    def influence(self, z: Host) -> tuple[Host, Host]:
+        # All of the bend is at 0; in the mean, it is 1.
+        return np.sign(z), np.ones_like(z)
+
+    def log_density(self, z: Host) -> Host:
+        return -np.abs(z) - math.log(2)
+
+
+# Below this, an absolute value is a square, whose slope is finite.
+LEAST_DISTANCE = 1e-6
 
 
 class StudentT(AbstractResidualLoss):
@@ -392,6 +435,7 @@ LOSSES: dict[str, AbstractLikelihood] = {
     "squares": LEAST_SQUARES,
     "huber": Huber(),
     "student": StudentT(),
+    "laplace": Laplace(),
     "poisson": Poisson(),
     "negative_binomial": NegativeBinomial(),
 }

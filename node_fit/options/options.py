@@ -203,8 +203,8 @@ class Options:
     - `optimizer`: of the main stage; if None, `LBFGS()`, `Adam()` on minibatches, or `LevenbergMarquardt()` for
       equations without a network. It may be an Optax transformation.
     - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
-    - `loss`: the likelihood: `Squares`, `Huber` or `StudentT` for data with outliers, `Poisson` or `NegativeBinomial`
-      for counts.
+    - `loss`: the likelihood: `Squares`, `Huber`, `StudentT` or `Laplace` for data with outliers, `Poisson` or
+      `NegativeBinomial` for counts.
     - `training`: budget, windows, minibatches, patience.
     - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ. `auto` is
       one, and draws bands around a good fit to few noisy rows, unless `effort` is `quick`.

@@ -24,10 +24,11 @@ from ..plots.curves import TRAIN, Curves
 from ..plots.figures import fit_figure
 from ..runtime.validation import check_argument, says_where
 from ..uncertainty.confidence import Confidence, ConfidenceInterval, Method
+from .densities import from_scale
 from .experiment_model import make_experiment_models
 from .objective import Objective, Screen
 from .sources import some_of
-from .tables import Measurement, PEtabError, Problem, from_scale
+from .tables import Measurement, PEtabError, Problem
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

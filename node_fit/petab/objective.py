@@ -22,9 +22,10 @@ from ..minimize.compiled import DampedSearch, search_damped
 from ..minimize.host import Damping
 from ..runtime.compilation import WITHOUT_FUSION_EMITTERS
 from .adjoint import run_reversibly
+from .densities import Noise, from_scale, log_priors, to_scale
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
 from .system import Change, Constants, ReactionSystem, Scope, StartScope
-from .tables import Noise, PEtabError, Problem, from_scale, log_priors, observation_parameters, to_scale
+from .tables import PEtabError, Problem, observation_parameters
 
 
 class Kind(NamedTuple):
@@ -187,7 +188,7 @@ class Planner:
         }
         times = np.array([each.time for each in measurements])
         with jax.enable_x64(True):
-            noise = Noise(observable.kind, observable.scale, jnp.asarray(measured))
+            noise = Noise(observable.loss, observable.scale, jnp.asarray(measured))
         return Block(name, found[:, 0], found[:, 1], found[:, 2], times, indices, noise)
 
 

@@ -1,4 +1,4 @@
-"""Where a problem is: in PEtab's files, or an SBML model beside a table of measurements; and networks in it."""
+"""Where a problem is: in PEtab's files, or an SBML model beside a table; and networks or another loss in it."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from ..data.dataset import Dataset, read_table
 from ..data.tables.reading import column_names
 from ..expressions.evaluation import as_float, evaluate
 from ..expressions.tree import Application, Expression, Number, Symbol, symbols
+from ..likelihood.losses import LOSSES, AbstractLikelihood, AbstractResidualLoss, as_loss
 from .formulas import TIME, parse_formula
 from .sbml import read_sbml
 from .system import Model, Scope
@@ -60,6 +61,29 @@ class PEtab:
     def read(self) -> Problem:
         """Reads the problem, as `read_petab` does."""
         return with_networks(read_petab(self.path), self.networks, self.width)
+
+
+def with_loss(problem: Problem, loss: AbstractLikelihood | str) -> Problem:
+    """A problem whose measurements have other noise than its tables name, on the same scale, such as noise with
+    outliers.
+
+    ```python
+    problem = node_fit.with_loss(node_fit.read_petab("problem.yaml"), "huber")
+    ```
+
+    **Arguments:** `loss`: a loss of residuals, or its name.
+
+    **Raises:** `PEtabError` for likelihoods of counts, and for losses with constants that are fitted.
+    """
+    chosen = as_loss(loss)
+    if not isinstance(chosen, AbstractResidualLoss) or chosen.shapes:
+        names = [name for name, each in LOSSES.items() if isinstance(each, AbstractResidualLoss) and not each.shapes]
+        raise PEtabError(
+            f"{problem.path.name}: loss must be {', '.join(names[:-1])} or {names[-1]} with constants that are given, "
+            f"since a PEtab problem has scales for its noise alone; got {type(chosen).__name__}."
+        )
+    observables = {name: each._replace(loss=chosen) for name, each in problem.observables.items()}
+    return replace(problem, observables=observables)
 
 
 def with_networks(problem: Problem, networks: Mapping[str, Sequence[str]], width: int = 5) -> Problem:
@@ -285,8 +309,8 @@ class ModelTable:
         for at, (column, formula) in enumerate(self.formulas.items()):
             noise, own = self.noise(column, self.data.ys[..., at])
             parameters |= {each.name: each for each in own}
-            kind, scale = NOISES[self.given.noise]
-            observables[column] = Observable(column, formula, noise, kind, scale, (), ())
+            loss, scale = NOISES[self.given.noise]
+            observables[column] = Observable(column, formula, noise, loss, scale, (), ())
         experiments = {name: (Condition(0.0, self.changes(at)),) for at, name in enumerate(self.data.trajectories)}
         problem = Problem(
             Path(self.given.path), 1, self.model, parameters, observables, experiments, tuple(measurements(self.data))

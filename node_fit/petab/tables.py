@@ -1,22 +1,20 @@
-"""PEtab problems of versions 1 and 2 read from their files, and what their tables name: scales, noise and priors."""
+"""PEtab problems of versions 1 and 2 read from their files."""
 
 import csv
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-import jax.scipy.stats as densities
 import yaml
-from jaxtyping import Array, Float
 
 from ..expressions.evaluation import as_float, evaluate
 from ..expressions.operations import Value
 from ..expressions.tree import Expression, ExpressionSize, Symbol, measure, substitute, symbols
+from ..likelihood.losses import AbstractResidualLoss, Laplace, Squares
 from ..runtime.serialization import is_json, is_list, parse_number, parse_plain_yaml
 from ..runtime.validation import check_path
 from .formulas import FormulaError, parse_formula, refuse_large
@@ -24,13 +22,13 @@ from .sbml import read_sbml
 from .system import Model
 
 MAX_YAML_BYTES, MAX_TABLE_BYTES, MAX_NODES_OF_OBSERVABLES = 100_000, 200_000_000, 100_000
-LOG_10 = math.log(10.0)
 SCALES = ("lin", "log", "log10")
-# The distributions of PEtab 2, and of the priors and transformations of PEtab 1: kind and scale of the values.
+# The distributions of PEtab 2, and of the priors and transformations of PEtab 1: loss and scale of the values.
+NORMAL, LAPLACE = Squares(), Laplace()
 NOISES = {
-    "normal": ("normal", "lin"), "laplace": ("laplace", "lin"),
-    "log-normal": ("normal", "log"), "log-laplace": ("laplace", "log"),
-    "log10-normal": ("normal", "log10"), "log10-laplace": ("laplace", "log10"),
+    "normal": (NORMAL, "lin"), "laplace": (LAPLACE, "lin"),
+    "log-normal": (NORMAL, "log"), "log-laplace": (LAPLACE, "log"),
+    "log10-normal": (NORMAL, "log10"), "log10-laplace": (LAPLACE, "log10"),
 }  # fmt: skip
 PRIORS = {
     "uniform": 2, "normal": 2, "laplace": 2, "log-normal": 2, "log-laplace": 2, "log-uniform": 2, "cauchy": 2,
@@ -72,7 +70,7 @@ class Observable(NamedTuple):
     name: str
     formula: Expression
     noise: Expression
-    kind: str
+    loss: AbstractResidualLoss
     scale: str
     placeholders: tuple[str, ...]
     noise_placeholders: tuple[str, ...]
@@ -315,7 +313,7 @@ class PEtabReader:
         transformation = row.text("observableTransformation", "lin")
         if given not in NOISES:
             raise PEtabError(f"{row.place}: noiseDistribution must be one of {', '.join(NOISES)}, got {given!r:.20}.")
-        kind, scale = NOISES[given]
+        loss, scale = NOISES[given]
         if transformation not in SCALES:
             raise PEtabError(
                 f"{row.place}: observableTransformation must be lin, log or log10, got {transformation!r}."
@@ -325,7 +323,7 @@ class PEtabReader:
             f"observableParameter{{}}_{name}", used
         )
         noisy = row.names("noisePlaceholders") or numbered_placeholders(f"noiseParameter{{}}_{name}", used)
-        return Observable(name, formula, noise, kind, scale if scale != "lin" else transformation, placeholders, noisy)
+        return Observable(name, formula, noise, loss, scale if scale != "lin" else transformation, placeholders, noisy)
 
     def count_parts(self, *sizes: ExpressionSize) -> None:
         self.parts += sum(size.nodes for size in sizes)
@@ -550,138 +548,3 @@ def observation_parameters(problem: Problem) -> frozenset[str]:
     used |= {name for each in changes for formula in each.values() for name in symbols(formula)}
     used |= {name for each in changes for name in each} | {*model.rates, *model.rules, *model.containers.values()}
     return frozenset(name for name, each in problem.parameters.items() if each.is_estimated and name not in used)
-
-
-def to_scale(value: Value, scale: str) -> Float[Array, "..."]:
-    """A value on a scale of `lin`, `log` or `log10`."""
-    number = jnp.asarray(value, float)
-    return number if scale == "lin" else jnp.log(number) if scale == "log" else jnp.log(number) / LOG_10
-
-
-def from_scale(value: Float[Array, "..."], scale: str) -> Float[Array, "..."]:
-    """The value whose place on a scale is given."""
-    return value if scale == "lin" else jnp.exp(value) if scale == "log" else jnp.exp(value * LOG_10)
-
-
-class Noise(NamedTuple):
-    """Noise of some measurements.
-
-    - `kind`: `normal` or `laplace`. `scale`: on which it is added.
-    - `measured`: the measurements, not transformed.
-    """
-
-    kind: str
-    scale: str
-    measured: Float[Array, " measurement"]
-
-    def log_density(
-        self, simulated: Float[Array, " measurement"], log_sigma: Float[Array, " measurement"]
-    ) -> Float[Array, " measurement"]:
-        """The log-likelihood of each measurement, from the simulated values on the noise's scale."""
-        residual = self.residuals(simulated, log_sigma)
-        constant = 0.5 * math.log(2 * math.pi) if self.kind == "normal" else math.log(2.0)
-        distance = 0.5 * residual**2 if self.kind == "normal" else jnp.abs(residual)
-        return -distance - log_sigma - constant - self.log_stretch()
-
-    def residuals(
-        self, simulated: Float[Array, " measurement"], log_sigma: Float[Array, " measurement"]
-    ) -> Float[Array, " measurement"]:
-        return (to_scale(self.measured, self.scale) - simulated) * jnp.exp(-log_sigma)
-
-    def log_stretch(self) -> Float[Array, " measurement"]:
-        """The logarithm of the derivative of a measurement by its value on the scale."""
-        if self.scale == "lin":
-            return jnp.zeros_like(self.measured)
-        return jnp.log(self.measured) + (0.0 if self.scale == "log" else math.log(LOG_10))
-
-    def slopes(
-        self, simulated: Float[Array, " measurement"], log_sigma: Float[Array, " measurement"]
-    ) -> tuple[Float[Array, " measurement"], Float[Array, " measurement"]]:
-        """The derivatives of the log-likelihoods by the simulated values and by the logarithms of sigma."""
-        residual = self.residuals(simulated, log_sigma)
-        if self.kind == "normal":
-            return residual * jnp.exp(-log_sigma), residual**2 - 1
-        return jnp.sign(residual) * jnp.exp(-log_sigma), jnp.abs(residual) - 1
-
-    def information(self, log_sigma: Float[Array, " measurement"]) -> tuple[Float[Array, " measurement"], float]:
-        """The Fisher information of the simulated values and of the logarithm of sigma."""
-        return jnp.exp(-2 * log_sigma), 2.0 if self.kind == "normal" else 1.0
-
-
-def of_logarithm(density: Callable[..., Array]) -> Callable[..., Array]:
-    """The density of a number, from that of its logarithm."""
-
-    def of_number(x: Array, *numbers: float) -> Array:
-        return density(jnp.log(x), *numbers) - jnp.log(x)
-
-    return of_number
-
-
-def uniform(x: Array, lower: float, upper: float) -> Array:
-    return densities.uniform.logpdf(x, lower, upper - lower)
-
-
-def log_uniform(x: Array, lower: float, upper: float) -> Array:
-    return of_logarithm(densities.uniform.logpdf)(x, math.log(lower), math.log(upper / lower))
-
-
-def gamma(x: Array, shape: float, scale: float) -> Array:
-    return densities.gamma.logpdf(x, shape, scale=scale)
-
-
-def exponential(x: Array, scale: float) -> Array:
-    return densities.expon.logpdf(x, scale=scale)
-
-
-def rayleigh(x: Array, scale: float) -> Array:
-    return jnp.log(x) - 2 * math.log(scale) - 0.5 * (x / scale) ** 2
-
-
-DENSITIES: dict[str, Callable[..., Array]] = {
-    "uniform": uniform,
-    "normal": densities.norm.logpdf,
-    "laplace": densities.laplace.logpdf,
-    "log-normal": of_logarithm(densities.norm.logpdf),
-    "log-laplace": of_logarithm(densities.laplace.logpdf),
-    "log-uniform": log_uniform,
-    "cauchy": densities.cauchy.logpdf,
-    "gamma": gamma,
-    "chisquare": densities.chi2.logpdf,
-    "exponential": exponential,
-    "rayleigh": rayleigh,
-}
-
-
-def mass_between(prior: Prior, lower: float, upper: float) -> float:
-    """The probability between two bounds of a prior."""
-    from scipy import stats
-
-    a, b = (*prior.numbers, 0.0)[:2]
-    distributions = {
-        "uniform": lambda: stats.uniform(a, b - a), "normal": lambda: stats.norm(a, b),
-        "laplace": lambda: stats.laplace(a, b), "log-normal": lambda: stats.lognorm(b, scale=math.exp(a)),
-        "log-uniform": lambda: stats.loguniform(a, b), "cauchy": lambda: stats.cauchy(a, b),
-        "gamma": lambda: stats.gamma(a, scale=b), "chisquare": lambda: stats.chi2(a),
-        "exponential": lambda: stats.expon(scale=a), "rayleigh": lambda: stats.rayleigh(scale=a),
-    }  # fmt: skip
-    if prior.name == "log-laplace":
-        law = stats.laplace(a, b)
-        return float(law.cdf(math.log(upper)) - (law.cdf(math.log(lower)) if lower > 0 else 0.0))
-    law = distributions[prior.name]()
-    return float(law.cdf(upper) - law.cdf(lower))
-
-
-def log_priors(parameters: Mapping[str, TableParameter], values: Mapping[str, Value]) -> dict[str, Float[Array, ""]]:
-    """The logarithm of the prior density of each estimated parameter that has one."""
-    found: dict[str, Array] = {}
-    for name, parameter in parameters.items():
-        if parameter.prior is None or not parameter.is_estimated:
-            continue
-        prior = parameter.prior
-        value = jnp.asarray(values[name], float)
-        value = to_scale(value, parameter.scale) if prior.is_on_scale else value
-        density = DENSITIES[prior.name](value, *prior.numbers)
-        if prior.is_truncated:
-            density = density - math.log(mass_between(prior, parameter.lower, parameter.upper))
-        found[name] = density
-    return found

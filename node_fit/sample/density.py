@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 from ..data.domains import from_line, slope
 from ..likelihood.losses import LEAST_SQUARES
 from ..objectives.objective import Target
+from ..petab.densities import from_scale
 from ..petab.objective import Objective
-from ..petab.tables import from_scale
 from ..runtime.placement import scope
 from ..runtime.validation import is_sequence
 from ..training.decisions import pad_to_room

@@ -21,6 +21,7 @@ from jaxtyping import Float
 import node_fit
 from node_fit.expressions.evaluation import evaluate
 from node_fit.expressions.tree import Number, Symbol
+from node_fit.likelihood.losses import Squares
 from node_fit.petab.tables import Condition, Measurement, Observable, Problem
 
 POINTS = 101
@@ -46,7 +47,7 @@ def simulate(problem: Problem, values: Mapping[str, float], times: list[float]) 
     alone = replace(
         problem,
         observables={
-            f"of_{name}": Observable(f"of_{name}", Symbol(name), Number(1.0), "normal", "lin", (), ())
+            f"of_{name}": Observable(f"of_{name}", Symbol(name), Number(1.0), Squares(), "lin", (), ())
             for name in states
         },
         experiments={"only": (Condition(0.0, changes),)},

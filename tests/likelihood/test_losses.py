@@ -10,6 +10,7 @@ import node_fit as nf
 from node_fit.likelihood.losses import (
     LEAST_SCALE,
     LOSSES,
+    Laplace,
     NegativeBinomial,
     Poisson,
     Predictors,
@@ -54,11 +55,31 @@ def distances(off=OFF, sigma=0.5, censored=EXACT, degrees=None):
         (Squares(), lambda: distances(censored=EXACT + 1), stats.norm.logsf(-OFF, scale=0.5)),
         (StudentT("fitted"), lambda: distances(degrees=2.5), stats.t.logpdf(OFF, 2.5, scale=0.5)),
         (StudentT(), lambda: distances(), stats.t.logpdf(OFF, 4.0, scale=0.5)),
+        (Laplace(), lambda: distances(OFF + 0.1), stats.laplace.logpdf(OFF + 0.1, scale=0.5)),
     ],
-    ids=["poisson", "negative binomial", "normal", "below", "above", "fitted degrees", "student"],
+    ids=["poisson", "negative binomial", "normal", "below", "above", "fitted degrees", "student", "laplace"],
 )
 def test_density(loss, at, reference):
     np.testing.assert_allclose(-loss.negative_log(at()), reference, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (Squares(), (1.0, 2.0)),
+        (Laplace(), (1.0, 1.0)),
+        (StudentT(), (5 / 7, 8 / 7)),  # (nu + 1)/(nu + 3) and 2 nu/(nu + 3)
+        (nf.Huber(), None),
+    ],
+    ids=["normal", "laplace", "student", "huber"],
+)
+def test_information_is_the_mean_square_of_the_score(loss, expected):
+    if expected is None:
+        z = np.linspace(-40, 40, 2_000_001)
+        weight = np.exp(loss.log_density(z)) * (z[1] - z[0])
+        slope = loss.influence(z)[0]
+        expected = (weight * slope**2).sum(), (weight * (z * slope - 1) ** 2).sum()
+    assert loss.information() == pytest.approx(expected, rel=1e-6)
 
 
 def moved(at, by):
@@ -74,6 +95,7 @@ def moved(at, by):
         (Squares(), lambda: distances(), True),
         (StudentT("fitted"), lambda: distances(degrees=2.5), True),
         (nf.Huber(), lambda: distances(), True),
+        (Laplace(), lambda: distances(OFF + 0.1), True),
     ],
 )
 def test_rows_are_the_likelihood_up_to_a_constant(loss, at, has_scale):

@@ -10,10 +10,11 @@ from helpers.petab import CHAIN, FILES, mathml, quantities, sbml, write_problem
 
 import node_fit
 from node_fit.expressions.tree import Application
+from node_fit.petab.densities import log_priors
 from node_fit.petab.fitting import FitFromStart, Optimizer
 from node_fit.petab.formulas import parse_formula
 from node_fit.petab.objective import Screen
-from node_fit.petab.tables import Prior, TableParameter, log_priors
+from node_fit.petab.tables import Prior, TableParameter
 
 # The longest that a file may take until it is refused [s].
 LONGEST = 2.0
