@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ..runtime.batching import vary_together
 from .host import Damping
 
 Vector = Float[Array, " parameter"]
@@ -57,6 +58,7 @@ def search_damped(
     - `evaluations`: maximum number of evaluations.
     """
     beginnings = [begin] if other is None else [begin, other]
+    look = jax.jit(look)  # Its shapes and the loop share a trace.
 
     def advance(old: DampedSearch) -> DampedSearch:
         trial, flat = propose(old)
@@ -79,6 +81,7 @@ def search_damped(
     value, at = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, begin))
     initial, zero = jnp.full((), damping.initial, value.dtype), jnp.zeros((), jnp.int32)
     start = DampedSearch(begin, value + jnp.inf, at, initial, zero, jnp.zeros((), bool))
+    start = vary_together(start, begin)
     return jax.lax.while_loop(lambda now: ~now.done & (now.number < evaluations), advance, start)
 
 

@@ -18,6 +18,7 @@ from equinox.internal import while_loop
 from jaxtyping import Array, Bool, Float, PyTree
 from optimistix import RESULTS
 
+from ..runtime.batching import vary_together
 from ..runtime.placement import AnyArray
 from .methods import Method, Tolerance, Tolerances, combine, error_order, runge_kutta_step, tableau
 from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
@@ -248,12 +249,12 @@ def advance_adaptive(
         triggers = Triggers(field, origin, interval.inputs_at, length, tolerances)
         is_smooth = intervals.are_smooth and not has_stops(field)
         start = front if is_smooth else after_jumps(front, interval, triggers, rates)
-        none = (jnp.zeros_like(length), start, jnp.zeros((), jnp.int32))
+        none = vary_together((jnp.zeros_like(length), start, jnp.zeros((), jnp.int32)), start.slope)
         passed, moved, _ = loop(goes_on, step, none)
         moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))
         return moved, reached(moved)
 
-    front, ys = jax.lax.scan(through, front, by_interval(intervals))
+    front, ys = jax.lax.scan(through, vary_together(front, front.slope), by_interval(intervals))
     return at_given_ends(jnp.swapaxes(ys, 0, 1), index), front
 
 

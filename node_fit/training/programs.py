@@ -452,4 +452,4 @@ def linearize_stage(
     loss = StageLoss(model_static, data.frozen, stage.objective, Target(data.batch, grid, progress), params)
     x = ravel_pytree(params)[0]
     found, jacobian = stage.objective.linearised(loss.build, x, loss.target)
-    return found.values, jacobian, loss.prior(x) * found.count, found.failed
+    return found.values, jacobian, loss.weights(x), found.failed

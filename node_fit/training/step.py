@@ -175,31 +175,36 @@ class StageLoss:
         self.frozen = frozen
         self.objective = objective
         self.target = target
+        # All that a program asks of them shares a trace.
+        self.evaluate = jax.jit(lambda x: objective.residuals(*self.build(x), target))
 
     def __call__(self, params: Params) -> Loss:
         return self.objective.loss(self.model(params), params.auxiliary, self.target)
 
     def residuals(self, x: Vector) -> tuple[Float[Array, " row"], Int[Array, ""]]:
-        found = self.objective.residuals(*self.build(x), self.target)
+        found = self.evaluate(x)
         values = self.target.limited(found.values, found.excess)
         return values.reshape(-1) / jnp.sqrt(found.count), found.failed
 
     def linearised(self, x: Vector) -> Linearised:
         found, jacobian = self.objective.linearised(self.build, x, self.target)
         root = jnp.sqrt(found.count)
-        return Linearised(found.values.reshape(-1) / root, found.failed, jacobian / root, self.prior(x))
+        return Linearised(found.values.reshape(-1) / root, found.failed, jacobian / root, self.weights(x) / found.count)
 
     def pushed(self, x: Vector, direction: Vector) -> Float[Array, " row"]:
-        count = self.objective.residuals(*self.build(x), self.target).count
-        return self.objective.pushed(self.build, x, direction, self.target).reshape(-1) / jnp.sqrt(count)
+        pushed = self.objective.pushed(self.build, x, direction, self.target)
+        return pushed.reshape(-1) / jnp.sqrt(self.evaluate(x).count)
 
     def prior(self, x: Vector) -> Vector:
+        return self.weights(x) / self.evaluate(x).count
+
+    def weights(self, x: Vector) -> Vector:
+        """The weights of the squared parameters beside the sum of squared residuals."""
         params: Params = self.unravel(x)
         blank = jax.tree.map(jnp.zeros_like, params)
         parts = (params.model.field, params.model.start)
         weights = eqx.tree_at(lambda p: (p.model.field, p.model.start), blank, self.objective.prior(parts))
-        count = self.objective.residuals(*self.build(x), self.target).count
-        return ravel_pytree(weights)[0] / count
+        return ravel_pytree(weights)[0]
 
     def build(self, x: Vector) -> tuple[NeuralODE, PyTree]:
         params: Params = self.unravel(x)

@@ -227,3 +227,22 @@ def test_an_objective_that_is_no_sum_of_squares_is_refused():
     loss = StageLoss(parts.static, fixed.frozen, Marked(), Target(fixed.batch, None, jnp.zeros(())), state.params)
     with pytest.raises(ValueError, match="Marked is not a sum of squares"):
         loss.residuals(jnp.zeros(6))
+
+
+@pytest.mark.parametrize("form", ["dense", "cg"])
+def test_a_step_traces_its_residuals_once(form, monkeypatch):
+    """Beside their derivatives: a trace of the solver takes seconds."""
+    calls = []
+    residuals = nf.TrajectoryMatching.residuals
+
+    def counted(*arguments):
+        calls.append(1)
+        return residuals(*arguments)
+
+    monkeypatch.setattr(nf.TrajectoryMatching, "residuals", counted)
+    loss, params = loss_of(KINDS["trajectory"])
+    optimizer = nf.LevenbergMarquardt(form=form)
+    jax.make_jaxpr(lambda params, state: optimizer.step(loss, params, state, 10).params)(
+        params, optimizer.init(params, 10)
+    )
+    assert len(calls) == 1
