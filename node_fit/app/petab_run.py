@@ -27,6 +27,7 @@ from ..runtime.serialization import Json
 from ..storage.files import write_file
 from ..storage.model_file import save
 from ..uncertainty.confidence import ConfidenceInterval
+from ..uncertainty.likelihood import information_criteria
 from .background import warn_on_error
 from .config.build import build, check_top, trajectories_to_plot
 from .config.composition import ConfigError
@@ -269,8 +270,7 @@ def summarise_petab(
         "likelihood": {
             "nll": -fit.log_likelihood,
             "noise": "the problem's",
-            "aic": 2 * count - 2 * fit.log_likelihood,
-            "bic": count * math.log(data) - 2 * fit.log_likelihood,
+            **information_criteria(-fit.log_likelihood, count, data),
         },
         "metrics": {} if drawn is None else {TRAIN: score_predictions(drawn.data, drawn.predicted).as_dict()},
         "diagnosis": {"kind": "converged" if best.has_converged else "unfinished", "sentence": fit.sentence},

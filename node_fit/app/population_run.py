@@ -29,6 +29,7 @@ from ..report.pages import make_run_page
 from ..runtime.compilation import keep_programs
 from ..runtime.serialization import Json
 from ..storage.files import write_file
+from ..uncertainty.likelihood import information_criteria
 from .background import FIT_PICTURE, warn_on_error
 from .config.build import build, build_parts, check_top, errors_of_data, trajectories_to_plot
 from .config.composition import ConfigError
@@ -277,8 +278,7 @@ def describe_effects(fit: PopulationFit) -> list[str]:
 def summarise_population(fit: PopulationFit, individual: np.ndarray, sentences: list[str]) -> Json:
     """The content of `summary.json`, with the words of other runs."""
     parameters = len(fit.optimum.x)
-    seen = fit.problem.subjects.seen
-    values, exact = int(np.sum(seen.mask)), int(np.sum(seen.exact))
+    values = int(np.sum(fit.problem.subjects.seen.mask))
     sentence = f"objective {fit.objective:.3f} by {fit.method}, {values} measurements of {len(fit.eta)} subjects"
     intervals = {
         name: {
@@ -300,10 +300,9 @@ def summarise_population(fit: PopulationFit, individual: np.ndarray, sentences: 
         "constants": fit.constants,
         "confidence": {"method": "fisher", "level": INTERVAL_LEVEL, "constants": intervals},
         "likelihood": {
-            "nll": fit.objective / 2 + exact * np.log(2 * np.pi) / 2,
+            "nll": -fit.log_likelihood,
             "noise": "the population's",
-            "aic": fit.objective + exact * np.log(2 * np.pi) + 2 * parameters,
-            "bic": fit.objective + exact * np.log(2 * np.pi) + parameters * np.log(values),
+            **information_criteria(-fit.log_likelihood, parameters, values),
         },
         "parameters": parameters,
         "metrics": {TRAIN: score_predictions(fit.data, individual).as_dict()},

@@ -179,6 +179,12 @@ class PopulationFit:
         return self.optimum.value - self.structure.prior(self.optimum.x)[0]
 
     @property
+    def log_likelihood(self) -> float:
+        """The logarithm of the probability (density) of the measurements."""
+        exact = int(np.sum(self.problem.subjects.seen.exact))
+        return exact * float(LEAST_SQUARES.log_peak()) - self.objective / 2
+
+    @property
     def effects(self) -> tuple[str, ...]:
         """The names of the constants with effects."""
         return tuple(self.structure.coordinates[at].name for at in self.structure.effects)

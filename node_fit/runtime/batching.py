@@ -1,11 +1,15 @@
 """Loops under `jax.vmap` that are traced once, and not until it is known what of their state is batched."""
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+State = TypeVar("State", bound=PyTree)
 
-def vary_together(state: PyTree[Array], like: Float[Array, "..."]) -> PyTree[Array]:
+
+def vary_together(state: State, like: Float[Array, "..."]) -> State:
     """The state of a loop, of which every part depends on an array, though its value is the same.
 
     `jax.vmap` and `jax.jvp` trace a loop's body again and again until no more parts of its state turn out to be

@@ -5,6 +5,7 @@ as a function of the parameters alone.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -18,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..data.batch import Batch
 from ..model.neural_ode import NeuralODE
-from ..objectives.objective import AbstractObjective, Loss, Target, masked_mean
+from ..objectives.objective import AbstractObjective, Loss, Residuals, Target, masked_mean
 from ..optimizers.optimizer import Linearised, Step
 from ..runtime.placement import AnyArray
 from ..solver.held_steps import Shares
@@ -176,10 +177,13 @@ class StageLoss:
         self.objective = objective
         self.target = target
         # All that a program asks of them shares a trace.
-        self.evaluate = jax.jit(lambda x: objective.residuals(*self.build(x), target))
+        self.evaluate: Callable[[Vector], Residuals] = jax.jit(self._evaluate)
 
     def __call__(self, params: Params) -> Loss:
         return self.objective.loss(self.model(params), params.auxiliary, self.target)
+
+    def _evaluate(self, x: Vector) -> Residuals:
+        return self.objective.residuals(*self.build(x), self.target)
 
     def residuals(self, x: Vector) -> tuple[Float[Array, " row"], Int[Array, ""]]:
         found = self.evaluate(x)

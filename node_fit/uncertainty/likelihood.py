@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..likelihood.losses import LEAST_SQUARES
 from .likelihood_stage import Measured
 from .linearization import Evidence, Information, Noise
 
@@ -31,6 +32,14 @@ class Likelihood:
     parameters: float
 
 
+def information_criteria(nll: float, parameters: float, values: int) -> dict[str, float]:
+    """Akaike's criterion `aic` (IEEE Trans. Autom. Control 19, 1974) and Schwarz's `bic` (Ann. Stat. 6, 1978).
+
+    **Arguments:** `nll`: the negative log-likelihood. `parameters`, `values`: their numbers.
+    """
+    return {"aic": 2 * parameters + 2 * nll, "bic": parameters * math.log(values) + 2 * nll}
+
+
 def compute_likelihood(evidence: Evidence) -> Likelihood:
     """The likelihood at the fit's parameters.
 
@@ -47,13 +56,13 @@ def compute_likelihood(evidence: Evidence) -> Likelihood:
     told = evidence.measurements
     with np.errstate(divide="ignore"):
         scales = float(np.log(evidence.deviation[told]).sum())
-        nll = (squares / variance if variance else 0.0) / 2 + count / 2 * float(np.log(2 * math.pi * variance)) + scales
+        nll = (squares / variance if variance else 0.0) / 2 + count / 2 * float(np.log(variance)) + scales
+        nll -= count * float(LEAST_SQUARES.log_peak())
     free = information.parameters + (not given)
     freedom = information.degrees_of_freedom
     return Likelihood(
         nll=nll,
-        aic=2 * free + 2 * nll,
-        bic=free * math.log(count) + 2 * nll,
+        **information_criteria(nll, free, count),
         chi2_per_dof=squares / variance / freedom if given and freedom > 0 else None,
         noise=evidence.noise,
         values=count,
@@ -72,8 +81,7 @@ def robust(evidence: Evidence, information: Information) -> Likelihood:
     free = information.parameters + (0 if evidence.given else len(evidence.states))
     return Likelihood(
         nll=nll,
-        aic=2 * free + 2 * nll,
-        bic=free * math.log(count) + 2 * nll,
+        **information_criteria(nll, free, count),
         chi2_per_dof=None,
         noise="given" if evidence.given else "estimated",
         values=count,
@@ -86,8 +94,7 @@ def of_noise_model(evidence: Evidence, seen: Measured, information: Information)
     nll, count, free = evidence.negative_log, evidence.values, float(len(evidence.x))
     return Likelihood(
         nll=nll,
-        aic=2 * free + 2 * nll,
-        bic=free * math.log(count) + 2 * nll,
+        **information_criteria(nll, free, count),
         chi2_per_dof=None,
         noise="estimated" if seen.has_scale or seen.shapes else "given",
         values=count,

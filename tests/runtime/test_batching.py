@@ -1,4 +1,4 @@
-"""Loops under `jax.vmap` whose state is batched from the beginning: fewer traces, and the same values and derivatives."""
+"""Loops under `jax.vmap` whose state is batched from the beginning: fewer traces, equal values and derivatives."""
 
 import jax
 import jax.numpy as jnp
