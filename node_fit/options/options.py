@@ -227,7 +227,7 @@ class Options:
     `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
     `linear`, `polynomial`, `second_order`, `log_time`, `sparse`, `mechanical`; `first`, `fitted`, `encoder`, `steady`;
     `measured`, `linear`, `network`, `formula`; `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`,
-    `poisson`, `negative_binomial`; `default`, `direct`.
+    `laplace`, `poisson`, `negative_binomial`; `default`, `direct`.
 
     **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range; `TypeError` if
     there is no such option, which says where it belongs.

@@ -210,7 +210,7 @@ SENTENCES = {
     "field name": r"field must be one of mlp, linear, .*, got 'mpl'; did you mean 'mlp'\?",
     "known name": r"field='known' is not enough: Known needs equations; write Known\(equations=\.\.\.\)\.",
     "solver name": r"solver must be one of euler, heun, .*, got 'kvaerno'; did you mean 'kvaerno5'\?",
-    "loss": r"loss must be one of squares, huber, student, poisson, .*, got 'hubr'; did you mean 'huber'\?",
+    "loss": r"loss must be one of squares, huber, student, laplace, poisson, .*, got 'hubr'; did you mean 'huber'\?",
     "loss type": r"loss must be squares, huber, .*, or one of node_fit's such as Huber\(.*\), got 2\.",
     "hidden": r"hidden must be auto, a number of states or a list of their names, got 'h'\.",
     "device": r"device must be auto, cpu, gpu or a node_fit\.Devices, got 5\.",
