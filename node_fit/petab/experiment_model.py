@@ -19,7 +19,7 @@ from ..expressions.writing import write
 from ..model.fields.known import Known
 from ..model.initial_state.rule import Stated
 from ..model.neural_ode import NeuralODE
-from ..model.observation import FormulaReadout
+from ..model.observation import FormulaReadout, MeasuredStates
 from ..model.system import System, as_jax
 from ..runtime.placement import numbers_as_arrays, scope
 from ..solver.solver import Solver
@@ -134,15 +134,19 @@ class ExperimentModel:
                 triggers=[trigger_of(event, self.written) for event in self.events],
             )
             formulas = {name: write(formula) for name, formula in channels.items() if formula != Symbol(name)}
-            readout = FormulaReadout(
-                system,
-                formulas=formulas,
-                constants={name: fixed[name] for name in sorted(read - of_field.keys())},
-                channels=tuple(channels),
-                known=tuple(of_field),
-            )
             data = blank_rows(tuple(channels), self.record.times)
             scaler = Scaler.from_dataset(data, identity=True)
+            if not formulas:
+                readout = MeasuredStates(system)
+                scaler = replace(scaler, state_scale=np.asarray(system.scaler.state_scale)[: len(channels)])
+            else:
+                readout = FormulaReadout(
+                    system,
+                    formulas=formulas,
+                    constants={name: fixed[name] for name in sorted(read - of_field.keys())},
+                    channels=tuple(channels),
+                    known=tuple(of_field),
+                )
             start = Stated(system, Batch.from_dataset(data, scaler), values=self.start)
             solver = numbers_as_arrays(Solver("kvaerno5", rtol=MODEL_RTOL, atol=MODEL_ATOL, max_steps=MAX_STEPS))
             return NeuralODE(field, start, readout, scaler, solver, system, tuple(channels), ())

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers.commands import node_fit as run_node_fit
-from helpers.petab import DECAY, mathml, write_problem
+from helpers.petab import CHAIN, DECAY, mathml, write_problem
 
 import node_fit
 from node_fit.expressions.evaluation import evaluate
@@ -144,3 +144,22 @@ def test_a_run_writes_models_that_export(tmp_path):
     assert "largest difference from node_fit.predict" in exported.out
     refused = run_node_fit(tmp_path, "run", *target, module="node_fit.export")
     assert "holds a model for each experiment, such as run/models/high.safetensors" in refused.sentence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("observed", [("A", "B"), ("B",), ("B", "A")], ids="-".join)
+def test_observables_that_are_states_need_no_formula(observed, tmp_path):
+    (tmp_path / "model.xml").write_text(CHAIN)
+    rows = [",".join(("time", *observed)), *[",".join([str(time), *["1"] * len(observed)]) for time in (0.5, 1, 4)]]
+    (tmp_path / "data.csv").write_text("\n".join(rows))
+    source = node_fit.SBML(str(tmp_path / "model.xml"), str(tmp_path / "data.csv"), parameters=["k1", "k2"])
+    objective = node_fit.objective(source.read())
+    x = objective.on_scale([0.7, 0.25, *[0.1] * len(observed)])
+    fit = PEtabFit(objective, (FitFromStart(0, x, x, 0.0, 1, True),))
+    node_fit.save(fit.to_model("data"), tmp_path / "chain.safetensors")
+    model = node_fit.load(tmp_path / "chain.safetensors")
+    predicted = model.predict(ts=np.array([0.0, 0.5, 1.0, 4.0]))
+    assert model.states == observed
+    for measurement, value in zip(objective.problem.measurements, objective.simulate(x), strict=True):
+        at = [0.0, 0.5, 1.0, 4.0].index(measurement.time), observed.index(measurement.observable)
+        assert predicted[at] == pytest.approx(value, rel=1e-6)
