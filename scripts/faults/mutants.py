@@ -851,7 +851,7 @@ MUTANTS = (
     ),
     Mutant(
         "PEtab: the mass of a truncated prior",
-        "node_fit/petab/tables.py",
+        "node_fit/petab/densities.py",
         "        if prior.is_truncated:\n",
         "        if False:\n",
         ("tests/petab/test_wrong_tables.py::test_a_truncated_prior_has_the_mass_1_between_its_bounds",),
