@@ -30,7 +30,7 @@ def from_scale(value: Float[Array, "..."], scale: str) -> Float[Array, "..."]:
 class Noise(NamedTuple):
     """Noise of some measurements.
 
-    - `loss`: the logarithm of its density, but for the sign. `scale`: on which it is added.
+    - `loss`: the negative logarithm of its density. `scale`: on which it is added.
     - `measured`: the measurements, not transformed.
     """
 

@@ -14,7 +14,7 @@ import yaml
 from ..expressions.evaluation import as_float, evaluate
 from ..expressions.operations import Value
 from ..expressions.tree import Expression, ExpressionSize, Symbol, measure, substitute, symbols
-from ..likelihood.losses import AbstractResidualLoss, Laplace, Squares
+from ..likelihood.losses import LEAST_SQUARES, AbstractResidualLoss, Laplace
 from ..runtime.serialization import is_json, is_list, parse_number, parse_plain_yaml
 from ..runtime.validation import check_path
 from .formulas import FormulaError, parse_formula, refuse_large
@@ -24,11 +24,10 @@ from .system import Model
 MAX_YAML_BYTES, MAX_TABLE_BYTES, MAX_NODES_OF_OBSERVABLES = 100_000, 200_000_000, 100_000
 SCALES = ("lin", "log", "log10")
 # The distributions of PEtab 2, and of the priors and transformations of PEtab 1: loss and scale of the values.
-NORMAL, LAPLACE = Squares(), Laplace()
 NOISES = {
-    "normal": (NORMAL, "lin"), "laplace": (LAPLACE, "lin"),
-    "log-normal": (NORMAL, "log"), "log-laplace": (LAPLACE, "log"),
-    "log10-normal": (NORMAL, "log10"), "log10-laplace": (LAPLACE, "log10"),
+    "normal": (LEAST_SQUARES, "lin"), "laplace": (Laplace(), "lin"),
+    "log-normal": (LEAST_SQUARES, "log"), "log-laplace": (Laplace(), "log"),
+    "log10-normal": (LEAST_SQUARES, "log10"), "log10-laplace": (Laplace(), "log10"),
 }  # fmt: skip
 PRIORS = {
     "uniform": 2, "normal": 2, "laplace": 2, "log-normal": 2, "log-laplace": 2, "log-uniform": 2, "cauchy": 2,
