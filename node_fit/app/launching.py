@@ -30,6 +30,8 @@ from ..data.tables.guess import (
     find_likely_inputs,
     find_no_states,
     find_records,
+    find_time,
+    find_time_by_values,
     find_time_of_day,
     guess_by_names,
     is_repeating,
@@ -436,6 +438,8 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
     guess = guess_by_names(free)
     has_time, has_states = bool({"data.time", "data.step"} & set(given)), bool(STATES_BY & set(given))
     time = None if has_time else guess.time
+    if time is not None and find_time(free) is None:
+        time = find_time_by_values(path, [name for name in free if name != guess.trajectory], options)
     if not has_time and (time is None or len(free) < (1 if has_states else 2)):
         raise ValueError(f"{file} has the columns {list_names(names)}; it needs one of times and one of a state.")
     free = [name for name in free if name != time]

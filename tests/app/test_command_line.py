@@ -107,6 +107,15 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
     assert said in capsys.readouterr().out
 
 
+def test_a_first_column_of_words_tells_trajectories_apart(folder, capsys):
+    rows = [f"Topf {pot};{hour};{20 + pot + hour},5" for pot in range(3) for hour in range(4)]
+    (folder / "pots.csv").write_text("\n".join(["topf;stunde;masse", *rows]))
+    found = complete(["pots.csv"], "node_fit")
+    assert found[2:] == ["data.time=stunde", "data.trajectory=topf", "data.states=[masse]"]
+    assert "'stunde' is the time, 'topf' names the trajectory" in capsys.readouterr().out
+    assert complete(["pots.csv", "data.trajectory=topf"], "node_fit")[2] == "data.time=stunde"
+
+
 @pytest.mark.parametrize(
     ("equations", "words", "made"),
     [

@@ -13,6 +13,7 @@ from node_fit.data.tables.guess import (
     find_followers,
     find_likely_inputs,
     find_records,
+    find_time_by_values,
     guess_by_names,
     is_repeating,
     look_set,
@@ -38,6 +39,23 @@ from node_fit.data.tables.guess import (
 )
 def test_names_come_before_places(names, guess):
     assert guess_by_names(names) == guess
+
+
+@pytest.mark.parametrize(
+    ("rows", "time"),
+    [
+        (["Topf 0;0;20,5", "Topf 0;2;31,4", "Topf 1;0;19,9"], "stunde"),
+        (["Topf 0;1.3.2024 10:00;20,5", "Topf 0;1.3.2024 11:00;31,4"], "stunde"),
+        (["Topf 0;10:00;20,5", "Topf 0;11:00;31,4"], "stunde"),
+        (["0;0;20,5", "0;2;31,4", "1;0;19,9"], "topf"),  # Numbers may be times.
+        (["2024-03-01;0;20,5", "2024-03-02;2;31,4"], "topf"),
+        (["a;b;c", "a;b;d"], "topf"),  # The run then says what a time is.
+    ],
+    ids=["hours", "dates", "times of day", "numbers", "dates first", "words alone"],
+)
+def test_words_are_no_times(tmp_path, rows, time):
+    (tmp_path / "pots.csv").write_text("\n".join(["topf;stunde;masse", *rows]) + "\n")
+    assert find_time_by_values(tmp_path / "pots.csv", ["topf", "stunde", "masse"]) == time
 
 
 @pytest.mark.parametrize("name", ["time", " TIME ", "Time (s)", "time [h]", "Time_s", "time_min"])

@@ -98,6 +98,25 @@ def find_time(names: Sequence[str]) -> str | None:
     return next(iter([*clear, *begun, *(units if "T" in names else []), *(["T"] if "T" in names else [])]), None)
 
 
+def find_time_by_values(path: Path, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> str:
+    """The first column that may hold times, rather than words; the first of all if none may, or the file is large."""
+    unique = tuple(name for name in names if name and names.count(name) == 1)
+    if not unique or path.stat().st_size > MOST_BYTES_LOOKED_AT:
+        return names[0]
+    table = read_file(path, ColumnsToSee(time=None, states=unique), options=options)
+    columns = {name: table.columns[name] for name in unique}
+    return next(
+        (
+            name
+            for name, column in columns.items()
+            if holds_stamps(column)
+            or holds_clock(column)
+            or describe_no_state(column, name, table.missing) != "holds text"
+        ),
+        names[0],
+    )
+
+
 def find_time_of_day(
     path: Path, time: str, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED
 ) -> str | None:
