@@ -40,6 +40,30 @@ DEFAULT_PETAB_STARTS = 10
 MODELS, MAX_MODELS, NOT_IN_FILE_NAMES = "models", 50, r"[^A-Za-z0-9.+-]+"
 # The field of a config that names none, and that of networks in equations.
 PLAIN_FIELD, HYBRID_FIELD = "node_fit.MLP", "node_fit.Hybrid"
+# What says how other fits are made.
+OTHER_OPTIONS = (
+    "derived",
+    "discover",
+    "effort",
+    "ensemble",
+    "evaluation",
+    "hidden",
+    "logger",
+    "observation",
+    "optimizer",
+    "penalty",
+    "population",
+    "prediction_solver",
+    "random",
+    "recipe",
+    "solver",
+    "start",
+    "training",
+)
+
+
+def is_option_of_other_fits(override: str) -> bool:
+    return re.split(r"[.=]", override.lstrip("+~"), maxsplit=1)[0] in OTHER_OPTIONS
 
 
 @dataclass
@@ -105,6 +129,7 @@ class PEtabRun:
             self.config = with_new_keys(config)
         check_top(self.config)
         self.check_field()
+        self.check_options()
         if not self.config.resume:
             files.check_unused()
 
@@ -129,6 +154,15 @@ class PEtabRun:
             raise ConfigError(
                 f"{key}: the problem has its equations, and a network in them its inputs by data.networks and its size "
                 "by data.width; leave it out."
+            )
+
+    def check_options(self) -> None:
+        """Refuses options of other fits, which would change nothing."""
+        key = next((each for each in self.record["overrides"] if is_option_of_other_fits(each)), None)
+        if key is not None:
+            raise ConfigError(
+                f"{key}: a PEtab problem or SBML file has a model, starts and bounds of its own, and least squares are "
+                "searched from several starts; leave it out. Options are restarts, loss, confidence and seed."
             )
 
     def check_networks(self, problem: Problem) -> None:

@@ -281,6 +281,15 @@ def test_a_run_writes_tables_pictures_and_a_page_and_goes_on(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("word", ["optimizer=adam", "training.steps=5", "+derived.half=k"])
+def test_options_that_would_change_nothing_are_refused(tmp_path, word):
+    path = write_problem(tmp_path / "decay")
+    ran = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "restarts=0", word, "hydra.run.dir=run")
+    assert ran.code == 1 and ran.sentence.startswith(f"{word}: ") and "restarts, loss, confidence" in ran.sentence
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.slow
 def test_field_hybrid_is_a_network_in_the_equations(tmp_path):
     path = write_problem(tmp_path / "decay")
     given = "data=petab", f"data.path={path}", "field=hybrid", "restarts=0", "report=false"
