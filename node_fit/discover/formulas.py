@@ -17,10 +17,16 @@ from ..model.fields.equations import parse
 
 # Terms of one library: with more, their elimination costs more than it finds.
 MOST_LIBRARY_TERMS = 80
-LIBRARIES = (
-    "linear", "quadratic", "cubic", "quintic", "trigonometric", "differences", "saturating", "growth", "exponential",
-    "switching", "quotients", "friction", "inhibition",
-)  # fmt: skip
+# Polynomials of low degree are searched with all others, each group of which is searched together.
+LOW_DEGREE, HIGH_DEGREE = ("linear", "quadratic"), ("cubic", "quintic")
+GROUPS = (
+    HIGH_DEGREE,
+    ("trigonometric", "differences"),
+    ("saturating", "growth", "quotients"),
+    ("exponential", "switching", "friction"),
+    ("inhibition",),
+)
+LIBRARIES = (*LOW_DEGREE, *itertools.chain.from_iterable(GROUPS))
 # Quantiles of a state at which thresholds begin, and the largest argument of an exponential.
 THRESHOLDS, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
 # Shares of the largest value at which half-saturations begin, and the factor by which these and other numbers within

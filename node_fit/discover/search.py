@@ -29,7 +29,7 @@ from .candidates import (
     sparse_candidates,
     symbolic_candidates,
 )
-from .formulas import LIBRARIES, Formula, Term, count, fits_angles, make_library, read_tape
+from .formulas import GROUPS, LIBRARIES, LOW_DEGREE, Formula, Term, count, fits_angles, make_library, read_tape
 from .judging import Judge, JudgedSystem, System, count_independent, drops, first_of_each_shape
 from .names import plain_names
 from .reading import read_field
@@ -45,14 +45,8 @@ COMBINED, SHORT_SUM = 4, 5
 SHORTENED = 6
 # Candidates with the shortest descriptions that are combined, too, whatever they are on their own.
 FIRST = 3
-# The user's terms, and libraries that are searched together.
+# The library of the user's terms.
 OWN = "own"
-GROUPS = (
-    ("trigonometric", "differences"),
-    ("saturating", "growth", "quotients"),
-    ("exponential", "switching", "friction"),
-    ("inhibition",),
-)
 # By effort: candidates of each state that are simulated on their own. These are counts, not seconds, so that a slower
 # machine finds the same.
 SCREENED = {"quick": 48, "normal": 60, "thorough": 150}
@@ -524,13 +518,9 @@ def flat(libraries: Iterable[Sequence[Term]]) -> list[Term]:
 
 def group_terms(libraries: Mapping[str, Sequence[Term]]) -> list[list[Term]]:
     """Sets of terms whose sums are searched: polynomials, and those of low degree with some libraries each."""
-    own = libraries[OWN]
-    low = [libraries.get(kind, []) for kind in ("linear", "quadratic")]
-    groups = [flat([*low, *[libraries.get(kind, []) for kind in ("cubic", "quintic")], own])]
-    for kinds in GROUPS:
-        more = [libraries.get(kind, []) for kind in kinds]
-        if any(more):
-            groups.append(flat([*low, *more, own]))
+    low = [libraries.get(kind, []) for kind in LOW_DEGREE]
+    more = [[libraries.get(kind, []) for kind in kinds] for kinds in GROUPS]
+    groups = [flat([*low, *each, libraries[OWN]]) for at, each in enumerate(more) if any(each) or not at]
     return [group for group in groups if group]
 
 
