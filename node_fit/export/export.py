@@ -29,6 +29,7 @@ from .formulas import refusals_of_formulas, render_formulas, run_formulas
 from .functions import Exported, Precision, Steps, export_functions
 from .graphs import refusals_of_onnx, refusals_of_stablehlo, render_onnx, render_stablehlo, run_onnx, run_stablehlo
 from .numpy_target import render_numpy
+from .sbml import refusals_of_sbml, render_sbml, run_sbml
 from .tracing import CannotExport
 from .trials import (
     CheckRecord,
@@ -133,6 +134,14 @@ HOW_FORMULAS = """\
 `RATES` holds the time derivative of each state as a formula, `CONSTANTS` the fitted constants. `formulas.tex` is LaTeX
 to `\\input` (package amsmath): the equations with symbols and with numbers, units, and constants with intervals."""
 
+HOW_SBML = """\
+    import roadrunner  # or COPASI, Tellurium, AMICI, and what else reads SBML
+    roadrunner.RoadRunner("model.xml").simulate(0, 10)
+
+`model.xml` is SBML of Level 3 Version 2: states are parameters with rate rules, at first those of the first record, and
+inputs are parameters that do not move; let your simulator set them. `python -m node_fit data=sbml data.path=model.xml`
+fits it again."""
+
 
 def without_trials(render: Callable[[Exported], Mapping[str, str | bytes]]) -> Render:
     """Renders what needs no records."""
@@ -159,6 +168,7 @@ TARGETS: dict[str, ExportTarget] = {
         bands=False,
         intervals=True,
     ),
+    "sbml": ExportTarget(render_sbml, run_sbml, refusals_of_sbml, ("double",), ("libsbml",), HOW_SBML, bands=False),
     "numpy": ExportTarget(without_trials(render_numpy), run_numpy, nothing_refused, ("double",), (), HOW_NUMPY),
 }
 
@@ -258,7 +268,7 @@ def export(
     **Arguments:**
 
     - `model`: a fit, or a model of any kind, loaded or made by hand.
-    - `target`: `c`, `numpy`, `stablehlo`, `onnx`, `fmu` or `sympy`; see the page "Use a model elsewhere".
+    - `target`: `c`, `numpy`, `stablehlo`, `onnx`, `fmu`, `sympy` or `sbml`; see the page "Use a model elsewhere".
     - `path`: the folder, created if it does not exist.
     - `data`: records to check it on, and to choose the steps for; the training data of a fit if absent. For a model
       without data, a record is made up.

@@ -1,6 +1,6 @@
 """The target `sympy`: known equations as formulas of SymPy and as LaTeX."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from .c import templates_with
 from .functions import Exported
 from .latex import render_latex
 from .trials import CheckRecord, load_module, record_starts
+
+# The time derivatives of the states at a time, states and inputs.
+Rates = Callable[[float, np.ndarray, np.ndarray], Sequence[float]]
 
 
 def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
@@ -76,10 +79,17 @@ def latex(module: str, exported: Exported) -> str:
 
 def run_formulas(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
     """What the formulas predict, evaluated by NumPy and solved by SciPy; the channels are states."""
+    return simulate_rates(load_module(folder / "formulas.py").as_function(), exported, trials)
+
+
+def simulate_rates(rates: Rates, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
+    """What rates predict of some records, solved by SciPy; the channels are states.
+
+    **Arguments:** `rates`: the time derivatives of the states at a time, states and inputs in the user's units.
+    """
     from scipy.integrate import solve_ivp
 
-    module = load_module(folder / "formulas.py")
-    rates, count = module.as_function(), len(exported.one.states)
+    count = len(exported.one.states)
     method, kind = "Radau" if exported.steps.method == "radau5" else "DOP853", exported.one.solver.interpolation
     found: list[np.ndarray] = []
     for trial, (at, y) in zip(trials, record_starts(exported, trials), strict=True):
@@ -94,8 +104,9 @@ def run_formulas(folder: Path, exported: Exported, trials: Sequence[CheckRecord]
                 y = trial.factor[row] * y + trial.shift[row]
             ends, powers = trial.t[row : row + 2], inputs[:, row]
 
-            def field(t: float, y: np.ndarray, ends: np.ndarray = ends, powers: np.ndarray = powers) -> np.ndarray:
-                return rates(t, y, np.polynomial.polynomial.polyval((t - ends[0]) / (ends[1] - ends[0]), powers))
+            def field(t: float, y: np.ndarray, ends: np.ndarray = ends, powers: np.ndarray = powers) -> Sequence[float]:
+                share = (t - ends[0]) / (ends[1] - ends[0])
+                return rates(t, y, share ** np.arange(len(powers)) @ powers)
 
             size = 1e-12 * np.maximum(np.abs(y), 1e-9)
             y = solve_ivp(field, (float(ends[0]), float(ends[1])), y, method, ends[1:], rtol=1e-10, atol=size).y[:, -1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
+from ..expressions.mathml import ELEMENTS
 from ..expressions.operations import OPERATIONS
 from ..expressions.tree import Application, Expression, Number, Symbol, measure, substitute
 from ..runtime.validation import check_path
@@ -19,19 +20,9 @@ if TYPE_CHECKING:
 BUILT_IN = ("l3v2extendedmath",)  # a part of Level 3 Version 2 that libSBML keeps as a package
 MAX_SBML_BYTES, MAX_XML_DEPTH = 50_000_000, 400
 AVOGADRO = 6.02214179e23  # as SBML Level 3 defines it
-# The nodes of MathML by the ends of their names in libSBML, and the functions that compute them.
-MATHML = {
-    "PLUS": "+", "TIMES": "*", "DIVIDE": "/", "POWER": "^", "FUNCTION_POWER": "^", "FUNCTION_ROOT": "root",
-    "RELATIONAL_EQ": "==", "RELATIONAL_NEQ": "!=", "RELATIONAL_LT": "<", "RELATIONAL_LEQ": "<=",
-    "RELATIONAL_GT": ">", "RELATIONAL_GEQ": ">=",
-    "LOGICAL_AND": "and", "LOGICAL_OR": "or", "LOGICAL_XOR": "xor", "LOGICAL_NOT": "not",
-    "FUNCTION_PIECEWISE": "piecewise", "FUNCTION_LN": "log", "FUNCTION_CEILING": "ceil",
-    "FUNCTION_MIN": "minimum", "FUNCTION_MAX": "maximum", "FUNCTION_REM": "remainder",
-} | {
-    f"FUNCTION_{name.upper()}": name
-    for name in OPERATIONS
-    if name.isidentifier() and name not in ("piecewise", "pow", "root", "and", "or", "xor", "not", "log", "log10")
-}  # fmt: skip
+# The functions that compute the nodes of MathML, by libSBML's names of these.
+NODE_KINDS = ("", "FUNCTION_", "RELATIONAL_", "LOGICAL_")
+OPERATION_OF_NODE = {f"{kind}{element.upper()}": name for name, element in ELEMENTS.items() for kind in NODE_KINDS}
 
 # Names of libSBML's errors: of two elements with one name, and of two rules or assignments of one quantity.
 REPEATED = (
@@ -214,12 +205,12 @@ class SBMLReader:
             return Application("or", (Application("not", children[:1]), children[1]))
         if kind in ("FUNCTION_DELAY", "FUNCTION_RATE_OF"):
             self.refuse(element, f"{'delay' if kind == 'FUNCTION_DELAY' else 'rateOf'} of a state is not carried out")
-        if kind not in MATHML:
+        if kind not in OPERATION_OF_NODE:
             self.refuse(element, f"{node.getName() or kind.lower()!r} is not a function that is carried out")
-        operation = OPERATIONS[MATHML[kind]]
+        operation = OPERATIONS[OPERATION_OF_NODE[kind]]
         if not operation.fewest <= len(children) <= operation.most:
-            self.refuse(element, f"{MATHML[kind]!r} has {len(children)} arguments")
-        return Application(MATHML[kind], children)
+            self.refuse(element, f"{OPERATION_OF_NODE[kind]!r} has {len(children)} arguments")
+        return Application(OPERATION_OF_NODE[kind], children)
 
     def read_function(self, definition: "libsbml.FunctionDefinition") -> None:
         names = [definition.getArgument(at).getName() for at in range(definition.getNumArguments())]

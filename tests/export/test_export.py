@@ -185,7 +185,7 @@ def test_files_are_not_replaced_without_a_word(tmp_path):
     assert (tmp_path / "model.py").read_text() == "mine"
 
 
-@pytest.mark.parametrize("target", ["fmu", "onnx", "stablehlo", "sympy"])
+@pytest.mark.parametrize("target", ["fmu", "onnx", "stablehlo", "sympy", "sbml"])
 def test_a_package_that_is_absent_is_named(tmp_path, monkeypatch, target):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
@@ -323,7 +323,7 @@ def test_targets_name_what_they_cannot_carry(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-NEEDED = {"onnx": ("onnx", "onnxruntime"), "stablehlo": ("flatbuffers",), "sympy": ("sympy",)}
+NEEDED = {"onnx": ("onnx", "onnxruntime"), "stablehlo": ("flatbuffers",), "sympy": ("sympy",), "sbml": ("libsbml",)}
 
 
 @pytest.mark.slow
@@ -331,7 +331,7 @@ NEEDED = {"onnx": ("onnx", "onnxruntime"), "stablehlo": ("flatbuffers",), "sympy
 def test_other_targets_predict_what_the_model_does(tmp_path, target):
     for name in NEEDED[target]:
         pytest.importorskip(name)
-    if target == "sympy":
+    if target in ("sympy", "sbml"):
         model, data = network(field=functools.partial(nf.Known, **DECAY))
     else:
         model, data = network(hidden=1, start=nf.Encoder, scaling=SCALED)
