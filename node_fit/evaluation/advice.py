@@ -161,7 +161,10 @@ def advise(
     if overfits and not wrong:
         advice.append(advise_against_overfitting(untried) if penalised else MORE)
     elif unfinished and penalised:
-        advice.append(more_training(options))
+        # More steps follow a few turns of what is simulated over many, at best.
+        is_lost = r2 < LOST and bool((shares > EXPLAINED).any())
+        windows = untried.shorter_windows(SHORT_WINDOW) if is_lost else None
+        advice.append(join_alternatives([windows, more_training(options)]))
     elif (shares > EXPLAINED).any():
         advice.append(more_states(untried, lost=r2 < LOST))
     elif wrong:

@@ -49,6 +49,7 @@ class Descent:
     """The objective of a population along a search, which keeps the modes that it has found.
 
     - `slopes`: the gradients of the subjects' parts at the last point. `evaluations`: of the objective, so far.
+    - `lowest`, `lowest_z`: the least value so far, and the modes there.
     """
 
     population: Population
@@ -56,9 +57,11 @@ class Descent:
     z: Float[np.ndarray, "subject effect"] = field(init=False)
     slopes: Float[np.ndarray, "subject parameter"] = field(init=False)
     evaluations: int = 0
+    lowest: float = np.inf
+    lowest_z: Float[np.ndarray, "subject effect"] = field(init=False)
 
     def __post_init__(self):
-        self.z = self.population.still
+        self.z = self.lowest_z = self.population.still
 
     def __call__(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
         """The objective and its gradient; `FAR` where there is none."""
@@ -72,6 +75,8 @@ class Descent:
                 self.z = self.population.still  # Modes of another place may be no start here.
                 return self(x)
         self.z, self.slopes = z, slopes
+        if value < self.lowest:
+            self.lowest, self.lowest_z = value, z
         self.population.watch(self.method, value)
         return value, slopes.sum(axis=0)
 
@@ -192,6 +197,8 @@ def minimize_objective(population: Population, x: Float[np.ndarray, " parameter"
         minimize(objective, x, jac=True, method="BFGS", callback=stop_when_idle, options=options),  # pyright: ignore
     )
     x = np.asarray(end.x)
+    # The last point may be a trial far away, from whose modes no search finds those of the optimum.
+    objective.z = objective.lowest_z
     value, _ = objective(x)
     return Optimum(population, x, objective.z, value, objective.slopes, objective.evaluations)
 

@@ -7,9 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from scipy.optimize import OptimizeResult
 
 import node_fit
 from node_fit.app.config.build import add_random_constants
+from node_fit.population import search
 from node_fit.population.fit import build_population
 from node_fit.population.search import Descent
 from node_fit.population.storage import read_population, write_population
@@ -139,6 +141,23 @@ def test_prior_of_weights_is_in_the_objective(problem):
     wanted = np.zeros(len(x))
     wanted[list(population.structure.weights)] = 2 * weights
     np.testing.assert_allclose(slopes - plain_slopes, wanted, atol=1e-9)
+
+
+def test_an_optimum_is_judged_from_its_own_modes(problem, monkeypatch):
+    """And not from those of the last trial point, which may lie far away and lead to no modes at all."""
+    population, x = problem
+    begun = list[np.ndarray]()
+
+    def search_far(objective, x, **_):
+        objective(x)
+        objective.z = np.full_like(objective.z, 30.0)
+        return OptimizeResult(x=x)
+
+    find = Descent.modes
+    monkeypatch.setattr(search, "minimize", search_far)
+    monkeypatch.setattr(Descent, "modes", lambda self, x: (begun.append(self.z), find(self, x))[1])
+    optimum = search.minimize_objective(population, x, "focei")
+    np.testing.assert_allclose(begun[-1], optimum.z, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
