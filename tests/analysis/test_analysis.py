@@ -252,6 +252,7 @@ def test_a_fit_tells_its_equilibria_and_responses():
     assert fit.hopf_points("u", (0.0, 1.0)) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_bode_diagram_of_a_fitted_oscillator_is_right_to_its_bandwidth():
     """w = 2, damping 0.3, from one noisy record of positions under a random force; within 0.5 dB."""

@@ -337,6 +337,7 @@ def test_every_table_that_ships_has_all_keys_of_a_table():
 # Equations.
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_equations_of_a_file_are_stored_with_the_run(folder):
     known = ("field=known", "field.equations=model.txt", "field.constants.m=0.1", "training.steps=2", "recipe=direct")

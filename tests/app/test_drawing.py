@@ -77,6 +77,7 @@ def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
     assert (tmp_path / "later" / "phase.png").exists()
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_takes_no_later_picture_with_it(tmp_path, caplog):
     drawing = Drawing()
     drawing.draw(pictures(tmp_path / "first"))

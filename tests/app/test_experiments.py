@@ -37,6 +37,7 @@ def ran(folder: Path, name: str) -> tuple[dict, list[dict]]:
         return read_summary(folder / name), list(csv.DictReader(file))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_robertsons_rates_are_found_and_mass_is_kept(tmp_path):
     summary, rows = ran(tmp_path, "robertson")
@@ -47,6 +48,7 @@ def test_robertsons_rates_are_found_and_mass_is_kept(tmp_path):
     np.testing.assert_allclose(total, 1.0, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_constants_of_lotka_and_volterra(tmp_path):
     summary, rows = ran(tmp_path, "lotka_volterra_known")
@@ -60,6 +62,7 @@ def test_the_constants_of_lotka_and_volterra(tmp_path):
 RATES = {"a": 5.926e-5, "b": 2.963e-5, "c": 2.047e-5, "d": 27.45e-5, "e": 3.998e-5}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_rates_of_alpha_pinene_and_their_errors(tmp_path):
     """As published (Rodriguez-Fernandez, Egea and Banga, BMC Bioinformatics 7:483, 2006); errors by finite differences

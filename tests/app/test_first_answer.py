@@ -167,6 +167,7 @@ def test_an_answer_that_fails_is_passed_over(tmp_path, monkeypatch, name):
     assert (answering.answer is None) == (name == "baselines") and not (tmp_path / "fit.png").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_begins_with_an_answer_and_ends_with_what_changed(tmp_path):
     write_table(tmp_path / "mine.csv", spirals())

@@ -158,6 +158,7 @@ def test_a_callback_can_make_the_model_of_a_state():
     assert abs(found[-1].constants()["k"] - 0.5) < 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_picture_of_a_run_moves_while_it_trains(tmp_path):
     write_table(tmp_path / "mine.csv", spirals())

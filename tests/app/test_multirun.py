@@ -37,6 +37,7 @@ def good(directory):
     return {name: summary for name, summary in summaries(directory).items() if summary["status"] != "failed"}
 
 
+@pytest.mark.long
 def test_each_job_has_its_own_directory(sweep):
     assert set(summaries(sweep[0])) == {str(job) for job in range(12)}
     assert len(good(sweep[0])) == 9

@@ -261,6 +261,7 @@ def test_an_output_that_exists_is_replaced_only_if_asked(folder):
     assert len(read_table(folder / "out.csv")) == 4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_links_are_followed_and_devices_written_through(folder):
     (folder / "target.csv").write_text("mine")

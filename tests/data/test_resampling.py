@@ -50,6 +50,7 @@ def cut_to(data: nf.Dataset, kept: np.ndarray) -> nf.Dataset:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_linear_model_of_an_uneven_record_is_that_of_the_even_one():
     """A quarter of the rows is missing; a search that takes rows for steps would find other frequencies."""

@@ -39,6 +39,7 @@ def test_every_shipped_record_has_a_recipe(name):
         assert plan.solver.stepping == "held"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stiff_record_over_ten_decades_of_time_is_fitted():
     _, splits = read("robertson")

@@ -122,6 +122,7 @@ def test_reactions_are_found_by_mass_action():
         nf.discover(data, mass_action=True, libraries=("linear",))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_of_many_states_all_terms_are_tried():
     """Five states have more terms than one equation may hold."""
@@ -135,6 +136,7 @@ def test_of_many_states_all_terms_are_tried():
     assert nf.discover(data, **QUICK).explained
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_stiff_reactions_over_decades_are_found():
     """Robertson's, whose constants and times span nine decades: 0.04, 1e4 and 3e7."""

@@ -70,6 +70,7 @@ def test_van_der_pols_equations_are_found(oscillator):
     assert sizes == sorted(sizes) and errors == sorted(errors, reverse=True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_chaos_with_a_state_that_is_unstable_along_noise_is_found():
     """Of Roessler's system, y grows along the noisy splines of x, and orbits escape where z begins just below 0."""
@@ -83,6 +84,7 @@ def test_chaos_with_a_state_that_is_unstable_along_noise_is_found():
     assert sorted(found.found.constants.values()) == pytest.approx([-5.7, -1, -1, 0.2, 0.2, 1, 1], abs=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_chaos_is_found_where_windows_of_noisy_starts_lead_to_poor_optima():
     """Constants are found in beginnings of windows that grow; from whole windows, the best explained 78 % here."""
@@ -576,6 +578,7 @@ def test_words_of_the_search_are_taken_from_the_command_line(capsys):
     assert "discover.library is not known; the keys are libraries" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_finds_lotka_and_volterras_equations(tmp_path):
     """The hares and lynxes of the Hudson Bay company, to 1914; constants from the years after 1900 lie near."""
@@ -598,6 +601,7 @@ def test_the_command_finds_lotka_and_volterras_equations(tmp_path):
     assert len(summary["constants"]) == 4 and summary["metrics"]["test"]["nrmse"] < 1.2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_reads_the_model_of_a_run(tmp_path):
     """The network of hares and lynxes gives Lotka and Volterra's equations, or a rival that is about as probable."""

@@ -92,6 +92,7 @@ def test_a_hidden_velocity_has_an_equation_too():
     assert found.predict({"angle": 2.5, "hidden0": 0.0}, ts).mean.shape == (200, 2)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_term_of_a_hybrid_becomes_an_equation_and_the_known_part_stays():
     ts = np.linspace(0, 5, 60)

@@ -93,6 +93,7 @@ def test_a_model_refuses_data_that_floats_cannot_hold():
         fit_to(data, validation=nf.Dataset.from_arrays([0.0, 1.0], [[1.0], [1e200]]), field=nf.Linear)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_million_rows_are_read(tmp_path):
     rows, trajectories = 1_000_000, 100

@@ -66,6 +66,7 @@ def test_a_kill_costs_at_most_a_chunk(run):
     assert last_step(run) >= chunks(run) - 1 >= 4
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_as_one_that_was_not(ended):
     """Also on a different number of devices, and with closed output."""
     whole, plain = ended["whole"][0], ended["plain"][0]

@@ -42,6 +42,7 @@ def fitted() -> tuple[nf.Fit, nf.Splits]:
     return nf.fit(splits.train, validation=splits.validation, training=nf.Training(steps=80)), splits
 
 
+@pytest.mark.long
 def test_columns_alone_are_enough(fitted):
     fit, splits = fitted
     chosen = {choice.key: choice.value for choice in fit.choices}
@@ -54,6 +55,7 @@ def test_columns_alone_are_enough(fitted):
     assert not fit.is_linear
 
 
+@pytest.mark.long
 def test_nothing_is_returned_that_validates_worse_than_the_linear_model(fitted):
     """With a loss that leads away from the data, the linear model is what is best."""
     _, splits = fitted
@@ -103,6 +105,7 @@ def slow(monkeypatch) -> None:
     monkeypatch.setattr(Pace, "steps", lambda self, left: min(left, 3))
 
 
+@pytest.mark.long
 def test_parts_of_a_chunk_are_the_chunk(monkeypatch, fitted):
     """Progress reports within a chunk depend on the speed of the machine, and must not change any number."""
     fit, splits = fitted

@@ -51,6 +51,8 @@ class Told(Callback):
         self.trials.append(what)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_each_block_is_predicted_by_a_model_that_has_not_seen_it(chosen):
     seen, told = [], Told()
 

@@ -71,6 +71,7 @@ def test_few_noisy_rows_get_equations_that_forecast():
     assert set(fit.equations) == {"x", "y"} and str(fit.choices[0]).startswith("field=sparse: found an equation")
 
 
+@pytest.mark.long
 def test_no_equations_are_tried_where_a_user_wants_none(climbed, first):
     """Neither of few noisy rows nor where the first fit is good."""
     names = [each.name for each in climbed.attempts]
@@ -80,6 +81,7 @@ def test_no_equations_are_tried_where_a_user_wants_none(climbed, first):
     assert candidates.search_equations(race_of(good, options=nf.Options(discover=False))) is None
 
 
+@pytest.mark.long
 def test_noisy_trajectories_get_starts_that_are_fitted():
     """Read from single rows, starts bias the constants: their noise would have to be a motion of the system."""
     ts, rng = np.linspace(0, 6, 30), np.random.default_rng(3)
@@ -97,6 +99,7 @@ def test_noisy_trajectories_get_starts_that_are_fitted():
     np.testing.assert_allclose(list(fit.constants.values()), [1, -2.2725, -0.3], atol=0.05)
 
 
+@pytest.mark.long
 def test_sparse_equations_are_a_field():
     train, ts, ys = oscillator()
     fit = nf.fit(train, field="sparse", progress=False)
@@ -110,6 +113,7 @@ def test_sparse_equations_are_a_field():
         nf.make_model(train, field=nf.Sparse, key=jax.random.key(0))
 
 
+@pytest.mark.long
 def test_few_noisy_rows_get_a_polynomial_that_forecasts(climbed):
     train, ts, ys = oscillator()
     assert [each.name for each in climbed.attempts if each.kept] == ["cubic"]
@@ -118,6 +122,7 @@ def test_few_noisy_rows_get_a_polynomial_that_forecasts(climbed):
     assert first.attempts == () and forecast_error(first.model, train, ts, ys) > 0.2
 
 
+@pytest.mark.long
 def test_coefficients_that_the_data_do_not_ask_for_are_zero(climbed):
     """The equation has two terms beyond the linear ones; a fit with one prior for all has all fourteen."""
     field = climbed.model.typical.field
@@ -127,11 +132,13 @@ def test_coefficients_that_the_data_do_not_ask_for_are_zero(climbed):
     assert abs(kept[2, 1]) == max(abs(each) for each in kept.values())
 
 
+@pytest.mark.long
 def test_the_choice_is_told(climbed):
     (told,) = (choice for choice in climbed.choices if choice.key == "attempt")
     assert told.value == "cubic" and "as chosen: close" in told.reason
 
 
+@pytest.mark.long
 def test_equations_of_a_polynomial_are_its_rates(climbed):
     """In the user's units, as text that others can evaluate."""
     model, y = climbed.model.typical, jnp.array([1.3, -0.4])
@@ -151,6 +158,7 @@ def test_a_polynomial_counts_its_monomials():
         nf.Polynomial(20, degree=6, key=jax.random.key(0))
 
 
+@pytest.mark.long
 def test_a_polynomial_is_stored(climbed, tmp_path):
     train, _, _ = oscillator()
     climbed.save(tmp_path / "m.safetensors")
@@ -194,6 +202,7 @@ def test_only_a_polynomial_is_thinned():
         thin_out(fit.evidence)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "given",
     [
@@ -211,6 +220,7 @@ def test_nothing_else_is_tried_where_a_user_says_how_to_train(given):
     assert fit.attempts == ()
 
 
+@pytest.mark.long
 def test_chaos_is_forecast_in_windows():
     ts = np.arange(1600) * 0.02
     # A start on the attractor, in digits: a longer record would differ from one processor to the next.
@@ -228,6 +238,7 @@ def test_chaos_is_forecast_in_windows():
     assert chaos.valid_lyapunov_times > 1 and chaos.lyapunov_time == pytest.approx(1 / 0.906, rel=0.15)
 
 
+@pytest.mark.long
 def test_states_that_nobody_measured_are_found_without_inputs(monkeypatch):
     """Of the position alone, no first-order equation oscillates; the rows before a start tell of the speed."""
     monkeypatch.setattr(race, "candidates_of", lambda _: [candidates.AFTER_PAST_ROWS])
@@ -260,6 +271,7 @@ def effects_of_doses(count, seed=0):
     return nf.Dataset.from_arrays(np.tile(ts, (count, 1)), ys[..., None], us, states=["effect"], inputs=["dose"])
 
 
+@pytest.mark.long
 def test_a_hidden_state_is_tried_where_no_field_of_what_is_measured_fits(monkeypatch):
     """All rise from 0, and fall through the same values: the measured state alone does not tell which way it goes."""
     monkeypatch.setattr(candidates, "STARTS_OF_FEW_ROWS", 1)
@@ -446,6 +458,7 @@ def test_windows_grow_up_to_half_a_record(derivatives):
     assert list(recipe.stages) == (["derivative", *growing] if derivatives else growing)
 
 
+@pytest.mark.long
 def test_an_epidemic_is_found_though_its_end_is_fitted_by_any_that_dies_out(small_search):
     """By-time validation rows, where nobody is infected, validate equations that die out at once."""
     ts = np.linspace(0, 60, 61)
@@ -474,6 +487,7 @@ def folder(tmp_path_factory):
 COMMAND = ("mine.csv", "data.split.validation=0", "data.split.test=0")
 
 
+@pytest.mark.long
 def test_a_run_that_is_interrupted_between_attempts_ends_as_one_that_was_not(folder):
     whole = node_fit(folder, *COMMAND, "hydra.run.dir=whole")
     assert whole.code == 0, whole

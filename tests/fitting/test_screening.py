@@ -73,6 +73,7 @@ def test_hidden_starts_have_both_signs_where_the_data_do():
     assert starts == pytest.approx([-1000, -10, -10 * 100 ** (2 * 0.02 - 1), 10, 1000], rel=1e-6)
 
 
+@pytest.mark.long
 def test_the_best_beginnings_fit_better_than_the_given_constants(monkeypatch):
     monkeypatch.setattr(restarts, "POPULATION", restarts.POPULATION // 4)
     data, ys = prey()
@@ -111,6 +112,7 @@ def test_a_network_has_no_other_beginnings():
     assert not has_beginnings(make_model(data, key=jax.random.key(0)))
 
 
+@pytest.mark.long
 def test_hidden_predators_are_found_from_constants_that_are_far_off(small_search):
     data, ys = prey(noise=0.03)
     field = nf.Known(equations=EQUATIONS, constants={"a": 3.0, "b": 0.2, "m": 0.2, "d": 0.1})

@@ -37,6 +37,7 @@ def assert_same(found, expected, rel=2e-3):
     assert found.standard_error == pytest.approx(expected.standard_error, rel=5 * rel)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fisher", "profile"])
 def test_a_quantity_of_one_constant_has_the_interval_of_a_fit_with_it(method):
@@ -95,6 +96,7 @@ def test_a_quantity_that_is_not_monotone_has_what_it_can_be_in_between():
     assert (bad.lower, bad.upper) == (-math.inf, math.inf)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_level_and_coverage_of_a_normal_approximation():
     """Over data sets of known noise, the standard error is the spread of the estimates."""
@@ -147,6 +149,7 @@ def test_what_can_t_be_negative_is_known_by_its_form(text, positive):
     assert quantities({"q": text})[0].is_positive(bounds) is positive
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_prints_and_keeps_them(tmp_path):
     ys = growing().ys[0, :, 0]

@@ -110,6 +110,7 @@ FALL = functools.partial(
 )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("log", [(), ("total",)])
 def test_a_channel_may_be_a_state_beside_one_that_is_a_formula(log):

@@ -88,6 +88,7 @@ def test_models_that_read_no_earlier_rows_are_as_before():
     np.testing.assert_array_equal(model.bands(data, earlier=True).ys, model.predict(data))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_command_leaves_no_row_without_a_prediction(tmp_path):
     t = np.arange(240) * 0.1

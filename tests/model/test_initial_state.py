@@ -40,6 +40,7 @@ def oscillation() -> nf.Dataset:
     return nf.Dataset.from_arrays(TS, ys + 0.02 * np.random.default_rng(0).normal(size=ys.shape), states=["x", "v"])
 
 
+@pytest.mark.long
 def test_the_best_of_many_optima_is_kept():
     alone = fit_to(oscillation(), **OPTIONS)
     assert alone.restarts is None and abs(alone.model.constants()["w"] - RATE) > 0.5

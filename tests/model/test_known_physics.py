@@ -111,6 +111,7 @@ def test_a_hybrid_begins_as_its_equations():
     np.testing.assert_allclose(known, truth, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 def test_positive_and_bounded_states_are_solved_in_the_users_equations():
     ts = np.linspace(0.0, 6.0, 30)
     starts = np.array([0.02, 0.1, 0.5])
@@ -189,6 +190,7 @@ def test_wrong_hybrids_are_refused(options, sentence):
         fit_to(pendulum(), field=functools.partial(nf.Hybrid, equations=PENDULUM, constants=CONSTANTS, **options))
 
 
+@pytest.mark.long
 def test_a_run_of_known_equations_says_that_it_fits_all_rows(tmp_path):
     """A third of twelve subjects would be much to hold out from three constants."""
     ts = np.linspace(0.0, 4.0, 6)

@@ -201,6 +201,7 @@ def test_an_input_that_moves_tells_no_groups():
         model_of(data, field=functools.partial(DECAY, local={"k": "u"}))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_local_constants_are_found_and_leave_no_difference_between_trajectories():
     """With a shared rate the residuals of trajectories differ, and with one of each they do not."""

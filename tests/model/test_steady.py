@@ -61,6 +61,7 @@ def test_a_start_is_the_steady_state_and_has_its_derivatives():
         np.testing.assert_allclose(backward, (weights * np.asarray(slope)).sum(), rtol=1e-7)
 
 
+@pytest.mark.long
 def test_constants_are_recovered_and_forecasts_begin_at_rest():
     fit = fit_to(responses(1.0, 2.0), field=FIELD, **OPTIONS)
     for name, true in {"s": 0.5, "k": 0.5, "q": 0.3}.items():

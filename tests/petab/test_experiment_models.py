@@ -132,6 +132,7 @@ def test_a_problem_answers_in_the_words_of_other_fits(fit):
         fit.confidence("guess")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_writes_models_that_export(tmp_path):
     path = write_problem(tmp_path / "decay")

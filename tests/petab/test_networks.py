@@ -45,6 +45,7 @@ def hybrid(files, **given):
     ).read()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_rate_is_found(files):
     problem = hybrid(files)

@@ -63,6 +63,7 @@ def test_the_gradient_agrees_with_finite_differences(tmp_path):
     np.testing.assert_allclose(objective.gradient(x), np.array(rises) / 2e-4, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_constants_are_found_in_spite_of_outliers(tmp_path):
     """With normal noise they are off by far, which shows that the outliers matter."""

@@ -245,6 +245,7 @@ def test_a_record_to_plot_that_the_problem_lacks_is_refused_before_the_fit(tmp_p
         PEtabRun(OmegaConf.create({"plot": ["lwo"]}), None, None, 0.0, {}).check_plotted(problem)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_writes_tables_pictures_and_a_page_and_goes_on(tmp_path):
     rows = FILES["parameters.tsv"].replace("c\tlin\t0.1\t1.9\t1.0\t1", "c\tlin\t-2\t2\t-1\t0")
@@ -289,6 +290,7 @@ def test_options_that_would_change_nothing_are_refused(tmp_path, word):
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_field_hybrid_is_a_network_in_the_equations(tmp_path):
     path = write_problem(tmp_path / "decay")

@@ -80,6 +80,7 @@ def test_quadrature_is_the_integral(kind, off):
     assert population.objective(x, z, "focei")[0] == pytest.approx(wanted, abs=off)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "method"),
     [
@@ -329,6 +330,7 @@ def test_checks_take_intervals_at_their_middles():
     assert seen.is_between[:, 0].tolist() == [False, True, False, False]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_intervals_are_fitted_by_draws_as_by_the_expansion():
     """With estimates near those of the values themselves, where their upper ends are far off."""

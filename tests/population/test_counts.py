@@ -73,6 +73,7 @@ def exact_objective(data, x, kind):
     return total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["poisson", pytest.param("negative_binomial", marks=pytest.mark.slow)])
 def test_quadrature_is_the_integral_and_the_expansion_is_near_it(kind):
     data, x = draw_counts(kind), parameters(kind)
@@ -132,6 +133,7 @@ def test_drawn_counts_have_the_mean_and_the_variance_of_their_kind(kind):
     assert np.isnan(noise.simulate(np.array([[np.nan], [np.inf]]), x, np.random.default_rng(0))).all()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", ["focei", "saem"])

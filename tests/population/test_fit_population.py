@@ -135,6 +135,7 @@ def test_predictive_check_holds_the_data(fit):
     assert fit.check_by_simulation().inside > 0.8
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_effect_that_the_data_do_not_tell_is_named_and_tested(study):
     """All subjects start at the same value: the variance of its effect goes to zero, and nothing is lost without it."""

@@ -105,6 +105,7 @@ def test_derivatives_by_weights_are_differences(problem):
     assert not np.asarray(found.second)[..., 1:, 1:].any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method", ["focei", pytest.param("foce", marks=pytest.mark.slow), pytest.param("laplace", marks=pytest.mark.slow)]
 )
@@ -165,6 +166,7 @@ def fit():
     return node_fit.fit_population(as_data(simulate(24, 3)), random=RANDOM, field=FIELD)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_law_that_nobody_knew_is_found(fit):
     """Left-out subjects are predicted by their first five rows much better than by what all share."""
@@ -181,6 +183,7 @@ def test_a_law_that_nobody_knew_is_found(fit):
     assert "13 weights" in repr(fit) and "weight 1" not in repr(fit)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_population_with_a_network_is_read_back(fit, tmp_path):
     write_population(fit.known, tmp_path)

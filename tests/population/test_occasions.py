@@ -120,6 +120,7 @@ def fit():
     return node_fit.fit_population(make_lines(names, 5), random={"s0": "normal"}, population=settings, options=options)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_variances_within_and_between_subjects_are_told_apart(fit):
     """They are where the likelihood in closed form is largest, and the simulated ones not far."""

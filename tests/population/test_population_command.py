@@ -28,6 +28,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_run_is_fitted_written_and_predicted_from(folder):
     words = ("mine.csv", "field=known", EQUATIONS, "random=[ke,v]", "+field.constants={ka: 1.0, ke: 0.1, v: 10.0}")
     ran = run(folder, *words, "hydra.run.dir=run")
@@ -67,6 +68,7 @@ def write_visits(path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.long
 def test_visits_are_records_of_their_subject(folder):
     """Without effects of visits, the noise takes what differs between them."""
     write_visits(folder / "visits.csv")
@@ -106,6 +108,7 @@ def test_what_is_wrong_is_a_sentence(folder, words, said):
     assert ran.code == 1 and said in ran.sentence
 
 
+@pytest.mark.long
 def test_limits_are_read_and_fitted(folder):
     """By the column CENS, or by signs where data.censored allows them."""
     lines = (folder / "mine.csv").read_text().splitlines()

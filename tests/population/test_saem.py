@@ -46,6 +46,7 @@ def full(x):
     return np.array([[np.exp(x[0]), 0.0], [x[1], np.exp(x[2])]])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_estimates_are_those_of_the_largest_likelihood(lines):
     ys = lines.ys[..., 0]

@@ -36,6 +36,7 @@ def kinds_of(outputs: list[nbformat.NotebookNode]) -> list[str]:
     return [each.name if each.output_type == "stream" else min(each.get("data", {"error": ""})) for each in outputs]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @of_each
 def test_notebooks_run_and_print_what_is_stored(path, tmp_path):

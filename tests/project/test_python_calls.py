@@ -471,6 +471,7 @@ def fitted() -> nf.Fit:
     return nf.fit(data, field=field, training=nf.Training(steps=60), options=DIRECT)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_constants_and_equations_are_those_of_the_user(fitted):
     assert fitted.constants == fitted.model.constants() and fitted.constants["c"] == pytest.approx(50, rel=1e-3)

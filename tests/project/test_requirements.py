@@ -71,5 +71,14 @@ def test_the_readmes_command_is_run_with_or_without_a_browser(machine, code, tmp
     first, *rest = ran.stdout.splitlines()
     assert first.startswith(f"browser tests: {words}")
     assert rest[:2] == ["python3 the tests", "tested the tests"] and (ran.returncode, ran.stderr) == (code, "")
-    # The quick tests, with checks of hints, follow tests that pass.
-    assert [("--jaxtyping-packages=" in line, "not slow" in line) for line in rest[2:]] == [(True, True)] * (code == 0)
+    # The quick tests, with checks of hints, follow tests that pass, and then those that take long.
+    told = [("--jaxtyping-packages=" in line, "-m not slow" in line, "-m long" in line) for line in rest[2:]]
+    assert told == ([(True, True, False), (False, False, True)] if code == 0 else [])
+
+
+def test_long_tests_are_left_out_on_a_slow_machine(tmp_path):
+    script = (ROOT / ".ci" / "run").read_text()
+    last = script[script.index("# And those that take long") :].replace(".venv/bin/python", "echo")
+    for seconds, said in ((100, "-m pytest -q"), (3000, "long tests: left out, for the others took 50 minutes")):
+        ran = subprocess.run(["bash", "-c", f"SECONDS={seconds}\n{last}"], capture_output=True, text=True, check=True)
+        assert ran.stdout.startswith(said)

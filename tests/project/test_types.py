@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("pyright") is None, reason="pyright is not installed")
 @pytest.mark.skipif(shutil.which("node") is None, reason="pyright would first download Node.js")

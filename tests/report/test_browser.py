@@ -171,6 +171,7 @@ def sweep(tmp_path_factory) -> Path:
     return make_index(folder, running=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("which", ["forecast", "dosed", "evil", "several", "sweep"])

@@ -55,6 +55,7 @@ def test_eight_devices_give_the_losses_of_one(name):
     """)
 
 
+@pytest.mark.long
 def test_a_fit_and_its_model_stay_on_a_device_that_is_not_the_first():
     """As on the CPU of a machine with a GPU: arrays of two devices don't go into one program."""
     run("""

@@ -81,6 +81,7 @@ def test_where_nobody_can_tell_there_is_room(monkeypatch):
     assert limit_of_memory() is None and lacking_room(1e30) is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_needs_no_module_of_unix(tmp_path):
     write_table(tmp_path / "mine.csv", spirals())

@@ -49,6 +49,7 @@ def assert_same_losses(one: Path, other: Path) -> None:
 SHARED = (*DIRECT, "precision=x64", "training.steps=4", "training.chunk_steps=2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [("optimizer=adam",), ("ensemble.size=4",)], ids=["trajectories", "members"])
 def test_two_processes_give_the_numbers_of_one(tmp_path, more):
     write_table(tmp_path / "mine.csv", spirals())
@@ -74,6 +75,7 @@ def alone(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which, kind", [(1, SIGTERM), (1, SIGKILL), (0, SIGKILL)], ids=["end", "kill", "kill first"])
 def test_a_signal_to_one_of_two_processes_ends_both_and_they_go_on(tmp_path, alone, which, kind):
     write_table(tmp_path / "mine.csv", spirals())

@@ -58,6 +58,7 @@ def result(run: Path) -> tuple[bytes, list]:
     return (run / "predictions.csv").read_bytes(), log
 
 
+@pytest.mark.long
 def test_the_second_process_compiles_nothing(runs):
     counts = [(read_summary(runs / run)["compiles"], read_summary(runs / run)["cached"]) for run in ("off", "first")]
     assert not (runs / "none" / "node_fit").exists()

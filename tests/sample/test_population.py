@@ -60,6 +60,7 @@ def test_the_joint_density_is_normal_and_has_its_gradient(lines):
     assert z_slope[4, 0] == pytest.approx((exact(X, z + move) - exact(X, z - move)) / (2 * step), rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_draws_of_a_population_have_the_quantiles_of_quadrature(lines):
     """Of a typical slope with a flat prior, a uniform deviation between subjects, and noise flat in its logarithm."""

@@ -43,6 +43,7 @@ def quadrature(density):
     return np.exp(np.interp([0.025, 0.5, 0.975], np.cumsum(weights) / weights.sum(), logs))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_posterior_of_a_decay_equals_quadrature(noisy, given):
     def with_given_noise(rate, start):
@@ -59,6 +60,7 @@ def test_posterior_of_a_decay_equals_quadrature(noisy, given):
     assert 0.5 < ((noisy > low[0, :, 0]) & (noisy < high[0, :, 0])).mean() <= 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_unknown_noise_is_integrated_out(noisy):
     """As in the formula: the sum of squares to the power of minus half the number of values."""
@@ -70,6 +72,7 @@ def test_unknown_noise_is_integrated_out(noisy):
     assert nf.sample(fit, draws=1000, warmup=200).quantiles()["k"] == pytest.approx(quadrature(marginal), rel=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_prior_of_a_constant(noisy, given):
     def density(rate, start):
@@ -82,6 +85,7 @@ def test_prior_of_a_constant(noisy, given):
     assert posterior.prior.startswith("k normal(0.3, 0.03)")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_noise_models_have_posteriors_of_their_constants():
     counts = np.random.default_rng(1).poisson(40 * np.exp(-0.3 * TIMES)).astype(float)
@@ -167,6 +171,7 @@ def test_what_has_no_posterior_is_refused(noisy):
         nf.sample(fit_decay(noisy, loss="huber"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("lower", [0.01, 0.6])
 def test_posterior_of_a_petab_problem_equals_quadrature(tmp_path, lower):

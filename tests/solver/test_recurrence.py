@@ -67,6 +67,7 @@ def flat_gradients(loss, mlp):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(eqx.filter_grad(loss)(mlp))])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("between_rows", [False, True])
 @pytest.mark.parametrize(("dtype", "close"), [(jnp.float32, 1e-4), (jnp.float64, 1e-11)])
@@ -97,6 +98,7 @@ def in_turn(step, y0, xs, guess=None):
     return jax.lax.scan(body, y0, xs)[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd, pytest.param(jax.hessian, marks=pytest.mark.slow)])
 def test_derivatives_of_all_modes_and_orders_exist(derivative):
     with jax.enable_x64(True):
@@ -254,6 +256,7 @@ def test_products_are_not_rounded_to_ten_bits_on_a_gpu(monkeypatch):
             assert jax.config.jax_default_matmul_precision == products
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["lm", "lbfgs"])
 def test_a_fit_by_parallel_marches_is_the_same_fit(optimizer):

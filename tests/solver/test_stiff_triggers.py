@@ -65,6 +65,7 @@ def test_a_stiff_tank_is_filled_when_it_should_be():
     assert (np.diff(levels()) > 0.3).sum() >= 4, "fillings and a dose"
 
 
+@pytest.mark.long
 def test_derivatives_pass_through_the_times_of_fillings_in_both_modes():
     data = tank()
     model = model_of(data, "kvaerno3")
@@ -86,6 +87,7 @@ def test_derivatives_pass_through_the_times_of_fillings_in_both_modes():
     np.testing.assert_allclose(reverse, forward, rtol=1e-8)
 
 
+@pytest.mark.long
 def test_constants_of_a_stiff_tank_with_a_dose_are_found():
     field = functools.partial(TANK, constants={"k": [0.66, 0, None], "low": [0.32, 0, None], "K": [FAST, FAST, FAST]})
     options = nf.Options(precision="x64", effort="quick")

@@ -269,6 +269,7 @@ RATED = {"x": "-rate", "n": "0", "rate": "0"}
 DOSED = [{"trajectory": "1", "time": 0.8, "state": "x", "add": -4.0}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("march", MARCHES)
 @pytest.mark.parametrize(
     ("triggers", "end"),
@@ -384,6 +385,7 @@ SLOPES = {
 HELD_SLOPES = [(case, 3) for case in ("dose", "cascade", "set point")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "march"), [*((case, "adaptive") for case in SLOPES), *HELD_SLOPES])
 def test_derivatives_are_those_of_differences(case, march):
     equations, triggers, options = SLOPES[case]
@@ -408,6 +410,7 @@ def test_what_is_remembered_of_triggers_lasts_from_piece_to_piece(monkeypatch):
     np.testing.assert_array_equal(np.unique(model.predict(data)[0, :, 2]), [0, 1, 2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", [nf.LevenbergMarquardt(), nf.LBFGS()], ids=["lm", "lbfgs"])
 def test_a_constant_is_fitted_through_an_event_at_a_dose(optimizer):
     """A dose carries the level through zero; what its trigger adds is measured in a state that is continuous."""
@@ -452,6 +455,7 @@ def test_other_solvers_bounce_in_training_too(solver):
     np.testing.assert_allclose(model.scaler.unscale_states(np.asarray(solved.ys)), data.ys, atol=1e-3)
 
 
+@pytest.mark.long
 def test_the_command_fits_a_bounce_and_its_model_is_read_back(tmp_path):
     data = ball()
     table = np.column_stack([data.ts[0], data.ys[0]])
@@ -483,6 +487,7 @@ def test_a_level_that_is_zero_at_a_row_acts_there_and_once(begin, gap, march):
     assert ys[0, -1, 1] == 3
 
 
+@pytest.mark.long
 def test_the_time_of_a_level_at_a_row_has_the_derivative_of_later_rows():
     """And at that row, where the state jumps, that from before it."""
     ts = 0.3 + 0.25 * np.arange(7)

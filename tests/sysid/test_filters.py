@@ -67,6 +67,7 @@ def test_filters_tell_what_no_linear_model_tells():
     assert np.sqrt(np.mean((fit - data.ys[:, 100:, 0]) ** 2)) / data.ys.std() < 0.7
 
 
+@pytest.mark.long
 def test_a_rectified_record_is_fitted():
     splits = nf.Split(by="time", validation=0.2, test=0.2)(rectified())
     fit = nf.fit(

@@ -50,6 +50,7 @@ def test_hypergradient_against_finite_differences():
         np.testing.assert_allclose(float((by_start * direction).sum()), along_start, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_checkpointed_scan_needs_less_memory():
     """Compares the temporary memory of the compiled hypergradient over 200 steps."""
     parts, static, fixed, state = problem(nf.Adam(1e-2), objective=Quadratic(), steps=200)

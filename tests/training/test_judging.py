@@ -210,6 +210,7 @@ def test_the_loop_restarts_in_the_schedule():
     assert int(again.opt_state[-1].count) == 15
 
 
+@pytest.mark.long
 def test_few_validation_data_do_not_favour_a_model_that_misses_training_data():
     """The derivative stage's model has the lowest validation loss here, and an NRMSE of 0.17 on the training data."""
     data = nf.read_table(ROOT / "data" / "spiral.csv", time="t", states=["x", "y"], trajectory="trajectory")

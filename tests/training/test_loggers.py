@@ -202,6 +202,7 @@ def test_a_misspelt_logger_is_said_with_the_nearest():
     check_loggers(OmegaConf.create([]))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_logs_to_tensorboard_in_the_runs_directory(tmp_path):
     pytest.importorskip("tensorboardX")

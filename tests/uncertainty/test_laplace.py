@@ -194,6 +194,7 @@ def table(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_the_command_draws_an_ensemble_and_keeps_the_intervals(table, tmp_path):
     words = (
         "field=known",

@@ -74,6 +74,7 @@ def until(driver, script: str, seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_stranger_fits_a_table_stops_plays_and_takes_c(address, driver, tmp_path):
     write_stranger_table(tmp_path / "messwerte.csv")
     driver.get(address)
