@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from collections import Counter
 from importlib.metadata import version
 
@@ -48,6 +49,13 @@ def pytest_collection_modifyitems(items):
     """Files with the most slow tests begin first, and the quick ones fill the time until all workers end."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_runtest_setup(item):
+    """Slow tests end where the time that a caller has for them does, so that the quick ones are all run."""
+    until = float(os.environ.get("NODE_FIT_SLOW_TESTS_UNTIL", "inf"))
+    if time.time() > until and item.get_closest_marker("slow"):
+        pytest.skip("slow, and the time for slow tests is over")
 
 
 def pytest_collection_finish():

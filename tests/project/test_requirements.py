@@ -1,5 +1,6 @@
 """The pinned versions in `requirements/`: one file for each Python that the package supports, within its own bounds."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -76,7 +77,20 @@ def test_the_readmes_command_is_run_with_or_without_a_browser(machine, code, tmp
     assert told == ([(True, True, False), (False, False, True)] if code == 0 else [])
 
 
-def test_long_tests_are_left_out_on_a_slow_machine(tmp_path):
+@pytest.mark.slow
+def test_slow_tests_are_skipped_once_their_time_is_over(tmp_path):
+    (tmp_path / "conftest.py").write_text("from pathlib import Path\n" + (ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    marked = "import pytest\n\n\n@pytest.mark.slow\ndef test_one():\n    pass\n\n\ndef test_two():\n    pass\n"
+    (tmp_path / "test_any.py").write_text(marked)
+    for until, said in (("0", "1 passed, 1 skipped"), ("9e9", "2 passed")):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NODE_FIT_SLOW_TESTS_UNTIL": until}
+        command = [sys.executable, "-m", "pytest", "-q", "test_any.py"]
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert said in ran.stdout, ran
+
+
+def test_long_tests_are_left_out_on_a_slow_machine():
     script = (ROOT / ".ci" / "run").read_text()
     last = script[script.index("# And those that take long") :].replace(".venv/bin/python", "echo")
     for seconds, said in ((100, "-m pytest -q"), (3000, "long tests: left out, for the others took 50 minutes")):
