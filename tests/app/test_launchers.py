@@ -8,18 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from helpers.commands import (
-    DIRECT,
-    HANGS,
-    begun,
-    in_process,
-    node_fit,
-    read_summary,
-    read_table,
-    spirals,
-    until,
-    write_table,
-)
+from helpers.commands import DIRECT, begun, in_process, node_fit, read_summary, read_table, spirals, until, write_table
 
 from node_fit.__main__ import main
 from node_fit.app.leaderboard import Leaderboard
@@ -85,7 +74,7 @@ def test_a_job_that_is_preempted_goes_on_when_it_is_queued_again(folder):
     until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) > 5, process)
     (task,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_task(pid, folder / "preempted")]
     os.kill(task, signal.SIGUSR2)
-    out, err = process.communicate(timeout=HANGS)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, (out, err)
     logs = "".join(path.read_text() for path in (folder / "preempted").glob(".submitit/*/*_log.*"))
     assert "Requeued job" in logs and "resuming from step" in logs
@@ -112,7 +101,7 @@ def test_ctrl_c_ends_the_jobs_that_other_processes_run(folder):
     workers = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(pid) == process.pid]
     assert len(workers) >= 2
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=HANGS)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130, (out, err)
     limit = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in workers):

@@ -4,7 +4,7 @@ import shutil
 import signal
 
 import pytest
-from helpers.commands import DIRECT, HANGS, begun, node_fit, read_summary, read_table, spirals, until, write_table
+from helpers.commands import DIRECT, begun, node_fit, read_summary, read_table, spirals, until, write_table
 from safetensors import safe_open
 
 import node_fit as nf
@@ -44,7 +44,7 @@ def stopped(folder):
     metrics = folder / "parts" / "metrics.csv"
     until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) > 3, process)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=HANGS)
+    out, err = process.communicate(timeout=120)
     shutil.copytree(folder / "parts", folder / "stopped")
     return folder / "stopped", process.returncode, out, err
 

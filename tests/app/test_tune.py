@@ -10,18 +10,7 @@ import threading
 import time
 
 import pytest
-from helpers.commands import (
-    DIRECT,
-    ENVIRONMENT,
-    HANGS,
-    Ran,
-    in_process,
-    read_summary,
-    read_table,
-    spirals,
-    until,
-    write_table,
-)
+from helpers.commands import DIRECT, ENVIRONMENT, Ran, in_process, read_summary, read_table, spirals, until, write_table
 from omegaconf import OmegaConf
 
 import node_fit.__main__
@@ -232,10 +221,10 @@ def test_a_search_that_is_killed_goes_on_in_two_processes(folder):
     first = begun(folder, *words)
     until(lambda: has_rows(study / "0", 5), first)
     first.kill()
-    first.communicate(timeout=HANGS)
+    first.communicate(timeout=120)
     values = trials(study)[0].params
 
-    ended = [process.communicate(timeout=HANGS) for process in [begun(folder, *words), begun(folder, *words)]]
+    ended = [process.communicate(timeout=240) for process in [begun(folder, *words), begun(folder, *words)]]
     assert [err for _, err in ended] == ["", ""]
     records = trials(study)
     assert [record.state for record in records] == [optuna.trial.TrialState.COMPLETE] * 2

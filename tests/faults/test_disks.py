@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.commands import ENVIRONMENT, HANGS, begun, node_fit, until
+from helpers.commands import ENVIRONMENT, begun, node_fit, until
 
 from faults.moments import content, fill, moment_at, restore, state_at
 from faults.runs import LONG, chunks, folder_in, last_step, mounted, unmount
@@ -115,7 +115,7 @@ def test_a_disk_that_fills_up_during_a_run_costs_a_chunk(ample, folder):
     process.send_signal(signal.SIGSTOP)
     filler = fill_up(ample)
     process.send_signal(signal.SIGCONT)
-    _, err = process.communicate(timeout=HANGS)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 1 and "Traceback" not in err
     (said,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert "can't be" in said and "free some space" in said

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.commands import ENVIRONMENT, HANGS
+from helpers.commands import ENVIRONMENT
 from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
@@ -141,7 +141,7 @@ def told(tmp_path_factory) -> dict[str, dict]:
     tests = Path(__file__).parents[1]
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{tests}:{tests.parent}"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=HANGS, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -5,7 +5,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers.commands import ENVIRONMENT, HANGS, begun, node_fit, read_summary, read_table, spirals, write_table
+from helpers.commands import ENVIRONMENT, begun, node_fit, read_summary, read_table, spirals, write_table
 
 import node_fit as nf
 from faults.runs import LONG, chunks, copy_of, folder_in, killed, last_step, metrics_of, model_of, unheard
@@ -122,7 +122,7 @@ def test_two_runs_of_one_moment_get_directories_of_their_own(base):
     """Both runs fail early on missing data, but Hydra creates their directories before that."""
     together = [begun(folder_in(base), "data=table", "data.path=none.csv", "data.states=[x]") for _ in range(2)]
     for process in together:
-        process.communicate(timeout=HANGS)
+        process.communicate(timeout=60)
     assert len(list((folder_in(base) / "outputs").glob("*/*/summary.json"))) == 2
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.commands import DIRECT, ENVIRONMENT, HANGS, begun, read_summary, spirals, until, write_table
+from helpers.commands import DIRECT, ENVIRONMENT, begun, read_summary, spirals, until, write_table
 
 from node_fit.app.run_logger import Interruption
 
@@ -46,7 +46,7 @@ def test_ctrl_c_ends_a_command_that_is_about_to_train(tmp_path, seconds):
     until(lambda: b"jaxlib" in Path(f"/proc/{process.pid}/maps").read_bytes(), process)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=HANGS)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in err
 
@@ -61,7 +61,7 @@ def test_what_a_scheduler_sends_ends_a_run_with_its_state_saved(tmp_path, name):
     metrics = tmp_path / "run" / "metrics.csv"
     until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) > 2, process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=HANGS)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number, (out, err)
     summary = read_summary(tmp_path / "run")
     assert summary["status"] == "interrupted" and name in summary["reason"]
@@ -97,5 +97,5 @@ with Interruption(print):
 
 
 def test_a_second_signal_ends_a_process_whose_program_never_returns():
-    ran = subprocess.run([sys.executable, "-c", WAITS_IN_C], env=ENVIRONMENT, timeout=HANGS, check=False)
+    ran = subprocess.run([sys.executable, "-c", WAITS_IN_C], env=ENVIRONMENT, timeout=60, check=False)
     assert ran.returncode == 128 + signal.SIGTERM

@@ -34,8 +34,6 @@ ENVIRONMENT = {
     # As `conftest.py` says: the commands share compiled programs, and the user's folders stay clean.
     "XDG_CACHE_HOME": os.environ["NODE_FIT_TEST_CACHE"],
 }
-# What takes longer hangs, on machines of a quarter of the usual speed, too [seconds].
-HANGS = 900.0
 TABLE = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "data.trajectory=id")
 SMALL = ("field.width=8", "field.depth=1", "training.steps=20", "training.chunk_steps=10")
 DIRECT = (*TABLE, *SMALL, "recipe=direct")
@@ -72,7 +70,7 @@ def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environm
         env={**ENVIRONMENT, **environment},
         capture_output=True,
         text=True,
-        timeout=HANGS,
+        timeout=300,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
@@ -95,10 +93,10 @@ def in_fork(target: Callable[..., None], folder: Path, *arguments: str) -> Ran:
         out, err = Path(place, "out"), Path(place, "err")
         process = FORKS.Process(target=become, args=(target, str(folder), arguments, str(out), str(err)))
         process.start()
-        process.join(HANGS)
+        process.join(300)
         if process.is_alive():
             process.kill()
-            raise subprocess.TimeoutExpired(list(arguments), HANGS)
+            raise subprocess.TimeoutExpired(list(arguments), 300)
         assert process.exitcode is not None
         return Ran(process.exitcode, out.read_text(), err.read_text())
 
@@ -193,7 +191,7 @@ def on_terminal(folder: Path, *arguments: str) -> Ran:
     return Ran(process.returncode, text, "")
 
 
-def until(true: Callable[[], bool], process: subprocess.Popen, seconds: float = HANGS) -> None:
+def until(true: Callable[[], bool], process: subprocess.Popen, seconds: float = 120.0) -> None:
     """Waits until a running command fulfils a condition."""
     limit = time.monotonic() + seconds
     while not true():

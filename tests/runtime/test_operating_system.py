@@ -6,7 +6,7 @@ import sys
 import types
 
 import pytest
-from helpers.commands import ENVIRONMENT, HANGS, spirals, write_table
+from helpers.commands import ENVIRONMENT, spirals, write_table
 
 from node_fit.runtime.operating_system import limit_of_memory, lock_file, mapped_memory
 from node_fit.startup import lacking_room
@@ -87,7 +87,7 @@ def test_a_run_needs_no_module_of_unix(tmp_path):
     write_table(tmp_path / "mine.csv", spirals())
     words = ["mine.csv", "data.inputs=[u]", "field=linear", "effort=quick", "training.steps=5", "hydra.run.dir=run"]
     command = [sys.executable, "-c", ELSEWHERE, *words]
-    ran = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=HANGS)
+    ran = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     assert {"model.safetensors", "summary.json", "report.html"} <= {path.name for path in (tmp_path / "run").iterdir()}
     again = subprocess.run(
@@ -96,7 +96,7 @@ def test_a_run_needs_no_module_of_unix(tmp_path):
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=HANGS,
+        timeout=300,
     )
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "out.csv").read_text().count("\n") > 10

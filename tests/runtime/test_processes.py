@@ -8,7 +8,7 @@ from signal import SIGABRT, SIGKILL, SIGTERM
 
 import numpy as np
 import pytest
-from helpers.commands import DIRECT, HANGS, Ran, begun, node_fit, read_table, spirals, until, write_table
+from helpers.commands import DIRECT, Ran, begun, node_fit, read_table, spirals, until, write_table
 
 from node_fit.runtime.placement import join_processes_of
 
@@ -33,7 +33,7 @@ def two(folder: Path, *arguments: str, own: Sequence[str] = NEW) -> list[subproc
 
 def ended(both: Sequence[subprocess.Popen]) -> list[Ran]:
     try:
-        outputs = [process.communicate(timeout=HANGS) for process in both]
+        outputs = [process.communicate(timeout=240) for process in both]
         return [Ran(process.returncode, *output) for process, output in zip(both, outputs, strict=True)]
     finally:
         for process in both:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from helpers.commands import DIRECT, ENVIRONMENT, HANGS, Ran, node_fit, read_summary, read_table, spirals, write_table
+from helpers.commands import DIRECT, ENVIRONMENT, Ran, node_fit, read_summary, read_table, spirals, write_table
 
 from node_fit.runtime.compilation import LARGEST_CACHE, OURS, keep_programs, prune, user_folder
 
@@ -91,7 +91,7 @@ def small(cache: Path, setting: str = '"auto"', before: str = "", **environment:
         env={**ENVIRONMENT, **USER, "XDG_CACHE_HOME": str(cache), **environment},
         capture_output=True,
         text=True,
-        timeout=HANGS,
+        timeout=120,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -93,8 +93,9 @@ def steps(monkeypatch):
     return counts
 
 
-# Every pair of values.
-CASES = [("solve", 0, "x64"), ("solve", 1, "x32"), ("forecast", 0, "x32"), ("forecast", 1, "x64")]
+PAIRS = [("solve", 0, "x64"), ("solve", 1, "x32"), ("forecast", 0, "x32"), ("forecast", 1, "x64")]  # of all values
+OTHERS = [("solve", 1, "x64"), ("solve", 0, "x32"), ("forecast", 1, "x32"), ("forecast", 0, "x64")]
+CASES = [*PAIRS, *(pytest.param(*case, marks=pytest.mark.long) for case in OTHERS)]
 
 
 @pytest.mark.parametrize(("way", "dosed", "precision"), CASES)

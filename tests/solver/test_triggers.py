@@ -93,11 +93,11 @@ def test_held_steps_bounce_and_are_differentiated_through_the_times():
     np.testing.assert_allclose(forward, slopes, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("measured", ["height", "both"])
+@pytest.mark.parametrize("measured", ["height", pytest.param("both", marks=pytest.mark.long)])
 def test_constants_of_a_bounce_are_recovered(measured):
     """By Levenberg and Marquardt's method from the height alone, which is continuous; the speed is a hidden state."""
     data, later = ball(), ball(rows=61, end=3.0)
-    words = {"optimizer": nf.LBFGS(), "training": nf.Training(steps=40)}
+    words = {"optimizer": nf.LBFGS()}
     if measured == "height":
         data, later = (nf.Dataset.from_arrays(d.ts[0], d.ys[0, :, :1], states=["height"]) for d in (data, later))
         words = {"optimizer": nf.LevenbergMarquardt(), "hidden": ["speed"]}
@@ -381,12 +381,9 @@ SLOPES = {
 }
 
 
-# Gradients through held steps take a third of a minute to compile.
-HELD_SLOPES = [(case, 3) for case in ("dose", "cascade", "set point")]
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(("case", "march"), [*((case, "adaptive") for case in SLOPES), *HELD_SLOPES])
+@pytest.mark.parametrize("march", ["adaptive", 3])
+@pytest.mark.parametrize("case", SLOPES)
 def test_derivatives_are_those_of_differences(case, march):
     equations, triggers, options = SLOPES[case]
     ts, rest = np.linspace(0, 4 if case == "dip" else 1, 9), dict(options)

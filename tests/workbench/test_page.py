@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.commands import ENVIRONMENT, HANGS
+from helpers.commands import ENVIRONMENT
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("starlette")
@@ -128,6 +128,6 @@ def test_a_stranger_fits_a_table_stops_plays_and_takes_c(address, driver, tmp_pa
     folder = tmp_path / "model_c"
     if (compiler := shutil.which("cc")) is not None:
         words = [compiler, "-std=c99", "model.c", "main.c", "-lm", "-o", "model"]
-        subprocess.run(words, cwd=folder, check=True, timeout=HANGS)
+        subprocess.run(words, cwd=folder, check=True, timeout=60)
     errors = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     assert not errors
