@@ -206,7 +206,8 @@ DRAWING = Drawing()
 class Rehearsal(Callback):
     """Rehearses the end of a single fit in a thread, once its first steps have been taken.
 
-    A failure is passed over: the end itself will report it.
+    A failure is passed over: the end itself will report it. A process that ends with an error waits for the thread,
+    since Python can't end beside one that compiles.
 
     **Arguments:** `splits`: returns the data that will be predicted, by name.
     """
@@ -221,7 +222,7 @@ class Rehearsal(Callback):
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
         if self.thread is None:
-            self.thread = threading.Thread(target=self.run, name="rehearsal", daemon=True)
+            self.thread = threading.Thread(target=self.run, name="rehearsal")
             self.thread.start()
         return None
 
@@ -239,7 +240,8 @@ class Rehearsal(Callback):
 class MovingPicture(Callback):
     """Draws the best model so far while a run trains, in a thread, until the picture of the fit replaces it.
 
-    It takes a twentieth of the time. A failure is passed over.
+    It takes a twentieth of the time. A failure is passed over. A process that ends with an error waits for the thread,
+    as for a rehearsal.
 
     **Arguments:**
 
@@ -266,7 +268,7 @@ class MovingPicture(Callback):
         best = state.members[record.member].best
         if best.is_evaluated:
             arguments = (self.model_of(best, record.member), record.step)
-            self.thread = threading.Thread(target=self.draw, args=arguments, name="picture", daemon=True)
+            self.thread = threading.Thread(target=self.draw, args=arguments, name="picture")
             self.thread.start()
         return None
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from helpers.commands import DIRECT, begun, spirals, until, write_table
+from helpers.commands import DIRECT, begun, python, spirals, until, write_table
 
 import node_fit as nf
 from node_fit.app import background
@@ -123,6 +123,32 @@ def test_large_data_and_failures_are_passed_over(moving, clock, monkeypatch):
     clock.now += 60
     assert end_chunk(moving, 2, 0.1) is None
     assert not list(moving.picture.parent.glob("*")), "no half of a file stays"
+
+
+FAILS_BESIDE_A_THREAD = """
+import pathlib, time
+from unittest.mock import MagicMock
+from node_fit.app.background import MovingPicture, Rehearsal
+
+def splits():
+    time.sleep(1.0)  # Compiles, say.
+    pathlib.Path("ended").touch()
+
+callback = {callback}
+callback.on_fit_start(MagicMock(), ())
+callback.on_training_start(MagicMock())
+callback.due = 0.0
+callback.on_chunk_end([MagicMock()], MagicMock())
+raise OSError("a full disk")
+"""
+
+
+@pytest.mark.parametrize("callback", ["Rehearsal(splits)", "MovingPicture(splits, pathlib.Path('fit.png'), [])"])
+def test_a_process_that_fails_ends_after_its_threads(tmp_path, callback):
+    """Python can't end beside a thread that compiles: the process would abort."""
+    ran = python(tmp_path, FAILS_BESIDE_A_THREAD.format(callback=callback))
+    assert ran.code == 1 and "a full disk" in ran.err
+    assert (tmp_path / "ended").exists()
 
 
 def test_each_of_several_fits_is_told_of_its_own_members():
