@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import equinox as eqx
@@ -17,7 +17,7 @@ from ..data.groups import with_trajectory_numbers
 from ..data.scaling import Scaler
 from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..discover.watch import SearchWatch
-from ..evaluation.metrics import root_mean, score_predictions, score_values
+from ..evaluation.metrics import root_mean, score_values
 from ..likelihood.losses import AbstractLikelihood
 from ..mechanics.identify import find_mechanism
 from ..mechanics.pairing import pair_states
@@ -46,7 +46,19 @@ from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
 from ..training.loop import Loop
 from ..training.task import Member, Members, Stage
-from .resolve import ENCODER_ROWS, NOISY, SHORT, TIGHTER, WINDOWS, Choice, Identified, fitted_start, resolve
+from .resolve import (
+    ENCODER_ROWS,
+    NOISY,
+    SHORT,
+    SHORT_RIDGE,
+    TIGHTER,
+    WINDOWS,
+    Choice,
+    Identified,
+    Resolved,
+    fitted_start,
+    resolve,
+)
 from .screening import choose_beginnings, has_beginnings
 
 # Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
@@ -67,7 +79,7 @@ class FitProblem:
     - `ridges`: weights of the prior; if there are several, the validation data choose.
     - `choices`: what was chosen, and why. `notes`: why stages were left out. `warnings`: what looks wrong in the data.
     - `linear`: the linear model that the fit begins with, if any.
-    - `began`: when its building began [s of the process]. `trials`: fits that chose the prior's weight.
+    - `began`: when its building began [s of the process].
     - `offset`: steps of earlier attempts, from which steps are counted.
     - `begins_as_modes`: whether the model begins as the linear system of a long record.
     """
@@ -83,7 +95,6 @@ class FitProblem:
     warnings: tuple[str, ...]
     linear: LinearModel | None
     began: float
-    trials: tuple[Loop, ...] = ()
     offset: int = 0
     begins_as_modes: bool = False
 
@@ -227,13 +238,7 @@ def build_problem(
     _ = quantities(options.derived, tuple(model.constants()))
     if validation is not None:
         model.check_channels(validation)
-    ridges, trials = plan.ridges, Trials(train, callback)
-    if plan.try_ridges and is_short(facts.values, model):
-        # A start that is the first row sees none of the ends, and data of one kind share their programs.
-        hide = model.start.given_rows != 1
-        ridge = choose_ridge(train, lambda part, weight: trials.predict(options.with_ridge(weight), part), hide=hide)
-        ridges = (ridge,)
-        more = [*more, Choice("penalty.ridge", f"{ridge:g}", "it predicts the ends of the training data best")]
+    ridges, prior = weigh_prior(plan, facts, model)
     options.members.trained.check(facts.trajectories, options.training.budget.window)
     window, states = options.training.window, [name for name in model.states if name in model.latent]
     from_first = states if model.start.is_first_measurement else []
@@ -244,14 +249,25 @@ def build_problem(
         options,
         model,
         ridges,
-        (*equations, *plan.choices, *more),
+        (*equations, *plan.choices, *prior, *more),
         tuple(stages_of(options.with_ridge(0.0), model, facts)[1]),
         tuple(find_oddities(train, options.scaling, window, from_first=from_first)),
         linear,
         began,
-        tuple(trials.loops),
         offset,
     )
+
+
+def weigh_prior(plan: Resolved, facts: Facts, model: NeuralODE) -> tuple[tuple[Number, ...], list[Choice]]:
+    """The weights of the prior, and what is said of that of a short record: it is for more weights than values."""
+    assert isinstance(plan.options.penalty, Penalty)
+    if plan.options.penalty.ridge != "auto" or plan.ridges != (SHORT_RIDGE,):
+        return plan.ridges, []
+    weights = sum(leaf.size for leaf in parameters.network_weights(model.field))
+    if weights <= facts.values:
+        return (0.0,), []
+    why = f"{facts.values} values do not determine {weights} weights"
+    return plan.ridges, [Choice("penalty.ridge", f"{SHORT_RIDGE:g}", why, is_advised=True)]
 
 
 # Windows to which a linear model is fitted: few, since that is cheaper, but with many different starts.
@@ -391,63 +407,6 @@ def make_loop(
         starts_well=starts_well,
         offset=offset,
     )
-
-
-# The share of each trajectory's rows that is held back, and the weights of the prior that are tried.
-PRIOR_HELD_BACK, CANDIDATES = 0.25, (0.0, 0.01, 0.1, 1.0)
-# Steps of the main stage in fits that try a weight of the prior.
-TRIAL_STEPS = 200
-
-
-def is_short(values: int, model: NeuralODE) -> bool:
-    """Whether there are few measured values, and fewer than weights, so that the data do not determine the weights."""
-    return values < SHORT and values < sum(leaf.size for leaf in parameters.network_weights(model.field))
-
-
-def choose_ridge(data: Dataset, predict: Callable[[Dataset, float], np.ndarray], *, hide: bool = True) -> float:
-    """The candidate whose fit to the beginnings of the trajectories predicts their ends best.
-
-    **Arguments:**
-
-    - `data`: the training data.
-    - `predict`: fits the field to data with a given weight of the prior, and predicts at all of their times.
-    - `hide`: whether the beginnings hold no value of the ends; a start may be fitted to rows that do not count.
-
-    **Returns:** one of `CANDIDATES`; the largest if no fit predicts anything.
-    """
-    last = data.lengths - np.maximum((PRIOR_HELD_BACK * data.lengths).astype(int), 1)
-    early = np.arange(int(data.ts.shape[1]))[None, :] < last[:, None]
-    known = np.where(early[..., None], data.ys, np.nan) if hide else data.ys
-    beginning, end = replace(data, ys=known, scored=data.scored & early), replace(data, scored=data.scored & ~early)
-    if not (beginning.mask.any() and end.mask.any()):
-        return 0.0
-    errors = [score_predictions(end, predict(beginning, ridge)).nrmse for ridge in CANDIDATES]
-    best = np.inf if np.isnan(errors).all() else np.nanmin(errors)
-    return max(ridge for ridge, error in zip(CANDIDATES, errors, strict=True) if error <= best or not np.isfinite(best))
-
-
-class Trials:
-    """Short fits to parts of the training data, and their loops.
-
-    **Arguments:** `train`: all training data, whose scales the fits share, so that they share their programs too.
-    `callback`: told of each.
-    """
-
-    def __init__(self, train: Dataset, callback: Callback):
-        self.train = train
-        self.callback = callback
-        self.loops: list[Loop] = []
-
-    def predict(self, options: Options, part: Dataset) -> np.ndarray:
-        """Predictions of a short fit to `part`, at all of its times."""
-        assert isinstance(options.penalty, Penalty)
-        self.callback.on_trial(f"penalty.ridge={options.penalty.ridge:g}")
-        short = options.shortened(TRIAL_STEPS)
-        model = make_model(self.train, **short.parts)
-        stages = stages_of(short, model, Facts.of(part))[0]
-        loop = make_loop(short, [Member(short.place.one(model), stages, short.seed)], part, None)
-        self.loops.append(loop)
-        return loop.fitted(loop.run(Callback())[1]).predict(part)
 
 
 def scaled_squares(model: NeuralODE, data: Dataset) -> Float[np.ndarray, " value"]:

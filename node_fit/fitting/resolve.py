@@ -1,7 +1,7 @@
 """What `fit` chooses if you do not: every option that is `auto`, from the options and the facts of the data.
 
 `resolve` is pure. What takes a computation is an argument, such as the linear model that was identified, or a later
-decision that the result names, such as trials of the prior's weight.
+decision that the result names, such as one of several weights of the prior.
 """
 
 import functools
@@ -53,6 +53,8 @@ NOISY, SEVERAL, ROWS_OF_EACH = 0.03, range(4, 201), 30
 MAX_FITTED_STARTS = 100
 # Weights of the prior beside a linear model, per fitted value up to so many values: more data need no stronger prior.
 RIDGES, MOST_PRIOR_VALUES = (3e-5, 2e-4, 1.5e-3, 1e-2), 1_000
+# Weight of the prior of a network that has more weights than a short record has values.
+SHORT_RIDGE = 0.01
 
 
 # The default method, and that of stiff systems.
@@ -61,11 +63,15 @@ USUAL_METHOD, STIFF_METHOD = "tsit5", "kvaerno5"
 
 @dataclass(frozen=True)
 class Choice:
-    """A key of the config, the value that was chosen for it, and why."""
+    """A key of the config, the value that was chosen for it, and why.
+
+    - `is_advised`: whether other values may be advised, since the data have not judged this one.
+    """
 
     key: str
     value: object
     reason: str
+    is_advised: bool = False
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}: {self.reason}"
@@ -93,14 +99,12 @@ class Resolved:
     - `choices`: what was chosen, and why.
     - `identify`: whether a linear model of the data would tell more; then resolve once more, with what was found.
     - `ridges`: weights of the prior, of which the validation data choose if there are several.
-    - `try_ridges`: whether short fits choose the weight instead, if the model has more weights than there are values.
     """
 
     options: Options
     choices: tuple[Choice, ...] = ()
     identify: bool = False
     ridges: tuple[Number, ...] = (0.0,)
-    try_ridges: bool = False
 
 
 def resolve(
@@ -324,7 +328,7 @@ def stride_of(rows: int) -> int:
 
 
 def with_ridges(options: Options, choices: list[Choice], facts: Facts, *, begun: bool = False) -> Resolved:
-    """The options with the weights of the prior, of which some may be tried.
+    """The options with the weights of the prior, of which the validation data choose.
 
     **Arguments:** `begun`: whether the model begins as a linear one.
     """
@@ -336,7 +340,8 @@ def with_ridges(options: Options, choices: list[Choice], facts: Facts, *, begun:
         return Resolved(options, tuple(choices))
     beside = begun or keyword(options.field, "linear") is True
     if not beside and (options.training.window is None or not facts.driven):
-        return Resolved(options, tuple(choices), try_ridges=facts.values < SHORT)
+        ridge = SHORT_RIDGE if facts.values < SHORT else 0.0
+        return Resolved(options, tuple(choices), ridges=(ridge,))
     ridges = tuple(share * min(float(facts.values), MOST_PRIOR_VALUES) for share in RIDGES)
     if not facts.validated:
         return Resolved(options, tuple(choices), ridges=ridges[1:2])

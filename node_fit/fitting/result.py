@@ -256,7 +256,8 @@ class Fit:
             },
             self.options,
             self.step_excess,
-            {choice.key for choice in self.choices} | {key for attempt in self.attempts for key in attempt.keys},
+            {choice.key for choice in self.choices if not choice.is_advised}
+            | {key for attempt in self.attempts for key in attempt.keys},
             self.has_enough_hidden,
             bool(network_weights((typical.field, typical.start))),
             typical.scaler,

@@ -42,7 +42,7 @@ def train(problems: Sequence[FitProblem], callbacks: Sequence[Callback], overvie
     **Returns:** a fit for each problem, in their order. Each compilation is counted in one of them. Ctrl-C ends a
     single problem, and its fit is the one so far.
     """
-    ledger = Ledger(min(problem.began for problem in problems), [loop for each in problems for loop in each.trials])
+    ledger = Ledger(min(problem.began for problem in problems))
     members = [problem.members(callback) for problem, callback in zip(problems, callbacks, strict=True)]
     fits: dict[int, Fit] = {}
     for group in group_alike(problems, members):
@@ -69,12 +69,12 @@ def run_until_interrupted(loop: Loop, callback: Callback, *, alone: bool) -> tup
 class Ledger:
     """The time and the compilations of fits that are made together.
 
-    **Arguments:** `began`: when the first problem began to be built. `loops`: of the trials.
+    **Arguments:** `began`: when the first problem began to be built.
     """
 
-    def __init__(self, began: float, loops: list[Loop]):
+    def __init__(self, began: float):
         self.began = began
-        self.loops = loops
+        self.loops: list[Loop] = []
         self.counted = 0
 
     def opened(self, problem: FitProblem, members: Sequence[Member]) -> Loop:

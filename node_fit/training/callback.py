@@ -109,7 +109,7 @@ class Callback:
         """The model has its initial parameters, and nothing is compiled yet. `notes` say what was chosen, and why."""
 
     def on_trial(self, what: str) -> None:
-        """A short fit that tries an option, such as `penalty.ridge=0.1`, or a part of a search, is about to begin.
+        """A part of a search, such as a linear model or a generation of several starts, is about to begin.
 
         A `KeyboardInterrupt` ends it, and the fits that are there stand.
         """

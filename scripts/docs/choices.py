@@ -58,7 +58,7 @@ def cells(plan: Resolved) -> list[str]:
         "whole" if training.window is None else str(training.window),
         str(training.steps),
         str(options.restarts),
-        "by trials" if plan.try_ridges else ridge,
+        ridge,
         options.solver.inputs,
         "a linear path" if linear else "",
     ]

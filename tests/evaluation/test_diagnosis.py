@@ -22,9 +22,8 @@ from node_fit.evaluation.diagnosis import diagnose
 from node_fit.evaluation.metrics import score_predictions
 from node_fit.evaluation.outliers import find_apart, find_outlying_residuals
 from node_fit.evaluation.stability import Escape
-from node_fit.fitting.problem import CANDIDATES, choose_ridge, is_short
+from node_fit.fitting.problem import build_problem
 from node_fit.fitting.resolve import Choice
-from node_fit.model.parameters import network_weights
 from node_fit.training.callback import Record
 
 
@@ -304,37 +303,17 @@ def test_a_fit_says_what_it_has_come_to(turning):
     assert turning.diagnose(rotation()).kind == "good"
 
 
-@pytest.mark.parametrize("best", CANDIDATES)
-def test_the_prior_is_the_one_that_predicts_the_ends(best):
-    """The candidate fits only see the beginnings of the trajectories."""
-    data = rotation(times=20)
-    seen = []
-
-    def predict(beginning, ridge):
-        seen.append(beginning)
-        return data.ys + 0.1 * (1 + abs(ridge - best))
-
-    assert choose_ridge(data, predict) == best
-    assert all(not part.mask[:, 15:].any() and part.mask[:, :15].all() for part in seen)
-    # A fitted start may look at rows that do not count.
-    assert all(np.isnan(part.ys[:, 15:]).all() for part in seen)
-
-
-def test_where_nothing_predicts_the_prior_is_strong():
-    data = rotation()
-    assert choose_ridge(data, lambda part, ridge: np.full(data.ys.shape, np.nan)) == max(CANDIDATES)
-
-
-def short(data, field, count):
-    """Whether the data are short for a model whose field has `count` weights."""
-    model = nf.make_model(data, field=field, key=jax.random.key(0))
-    assert sum(leaf.size for leaf in network_weights(model.field)) == count
-    return is_short(int(data.mask.sum()), model)
-
-
-def test_what_is_short():
-    assert short(rotation(1, 10), SMALL, 42) and not short(rotation(3, 12), SMALL, 42)
-    assert short(rotation(3, 12), nf.MLP, 4482) and not short(rotation(20, 12), nf.MLP, 4482)
+@pytest.mark.parametrize(
+    ("trajectories", "times", "field", "ridge"),
+    [(1, 10, SMALL, 0.01), (3, 12, SMALL, 0.0), (3, 12, nf.MLP, 0.01), (20, 12, nf.MLP, 0.0), (1, 10, nf.Linear, 0.0)],
+    ids=["42 weights, 20 values", "42, 72", "4482, 72", "4482, 480", "4, 20"],
+)
+def test_a_network_of_more_weights_than_a_short_record_has_values_gets_a_prior(trajectories, times, field, ridge):
+    problem = build_problem(nf.Options(field=field), rotation(trajectories, times), None)
+    assert problem.ridges == (ridge,)
+    assert [each.key for each in problem.choices] == (["penalty.ridge"] if ridge else [])
+    given = build_problem(nf.Options(field=field, penalty=nf.Penalty(ridge=0.5)), rotation(trajectories, times), None)
+    assert given.ridges == (0.5,) and not given.choices
 
 
 @pytest.mark.slow
@@ -350,8 +329,9 @@ def test_short_noisy_records_get_a_prior_by_themselves():
             self.notes = notes
 
     notes = Notes()
-    fit_to(data, field=functools.partial(nf.MLP, width=16), steps=50, precision="x64", callbacks=[notes])
-    assert notes.notes[0].startswith("penalty.ridge=")
+    fit = fit_to(data, field=functools.partial(nf.MLP, width=16), steps=50, precision="x64", callbacks=[notes])
+    assert notes.notes[0].startswith("penalty.ridge=0.01: 30 values do not determine")
+    assert "penalty.ridge" not in fit.assess().case.chosen, "no data have judged it, so that others may be advised"
     told = Notes()
     fit_to(data, field=SMALL, steps=5, ridge=0.5, precision="x64", callbacks=[told])
     assert not told.notes

@@ -12,7 +12,7 @@ from helpers.problems import rotation
 
 import node_fit as nf
 from node_fit.data.facts import Facts
-from node_fit.fitting.resolve import RIDGES, Identified, resolve
+from node_fit.fitting.resolve import RIDGES, SHORT_RIDGE, Identified, resolve
 from node_fit.model.make_model import made_of
 
 ROOT = Path(__file__).parents[2]
@@ -106,9 +106,9 @@ def test_a_linear_model_sets_the_solver_and_the_path():
     assert all(choice.reason for choice in plan.choices)
 
 
-def test_the_weight_of_the_prior_is_given_tried_or_one_of_several():
-    assert resolved(FREE).ridges == (0.0,) and not resolved(FREE).try_ridges
-    assert resolved(replace(FREE, values=199)).try_ridges
+def test_the_weight_of_the_prior_is_given_constant_or_one_of_several():
+    assert resolved(FREE).ridges == (0.0,)
+    assert resolved(replace(FREE, values=199)).ridges == (SHORT_RIDGE,)
     assert resolved(FREE, penalty=nf.Penalty(ridge=0.3)).ridges == (0.3,)
     assert resolved(DRIVEN).ridges == pytest.approx([1000 * each for each in RIDGES])
     assert resolved(replace(DRIVEN, validated=False)).ridges == pytest.approx([1000 * RIDGES[1]])

@@ -13,7 +13,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from helpers.problems import SMALL, rotation
 from rich.console import Console
 
 import node_fit as nf
@@ -22,19 +21,18 @@ from node_fit.fitting import progress
 from node_fit.fitting.progress import Display, ShowProgress, in_notebook
 
 ROOT = Path(__file__).parents[2]
-DIRECT = nf.Options(recipe="direct")
-QUICK = {"field": SMALL, "training": nf.Training(steps=4, chunk_steps=2), "options": DIRECT}
-# Few rows and many weights, so that short fits choose the prior.
+# Two starts, so that simulations choose where the second begins.
 FIT = """
 import numpy as np, node_fit as nf
 t = np.linspace(0, 3, 12)
 data = nf.Dataset.from_arrays(t, np.stack([np.cos(t), np.sin(t)], axis=-1))
 
 
-def fit(ridge="auto", **more):
-    training = nf.Training(steps=20, chunk_steps=10)
-    options = nf.Options(recipe="direct", penalty=nf.Penalty(ridge=ridge))
-    nf.fit(data, field=nf.MLP(width=8, depth=2), training=training, options=options, **more)
+def fit(restarts=2, **more):
+    training = nf.Training(steps=10, chunk_steps=5)
+    options = nf.Options(recipe="direct", restarts=restarts)
+    field = nf.Known(equations={"y0": "-k*y1", "y1": "k*y0"}, constants={"k": 2.0})
+    nf.fit(data, field=field, training=training, options=options, **more)
 """
 
 
@@ -72,7 +70,8 @@ def test_a_terminal_shows_each_phase_from_the_first_second():
         subprocess.run(command, cwd=ROOT, env=environment, stdout=its, stderr=its, check=True, timeout=300)
         os.close(its)
     shown = b"".join(shown).decode()
-    order = ["preparing", "trying penalty.ridge=0 ", "trying penalty.ridge=1 ", "compiling main", "20/20 loss"]
+    first, last = (f"trying several starts: generation {number} of 21" for number in (1, 21))
+    order = ["preparing", first, last, "compiling main", "10/10 loss"]
     found = [shown.find(words) for words in order]
     assert -1 not in found and found == sorted(found), shown
     assert "…" not in shown, "the bar is wider than a terminal"
@@ -97,18 +96,18 @@ def test_progress_goes_to_the_stream_that_is_a_terminal(monkeypatch):
 
 
 def test_progress_is_turned_off(monkeypatch):
-    assert streams_of_fit(monkeypatch, "stdout", "stderr", progress=False, ridge=0.0) == ("", "")
+    assert streams_of_fit(monkeypatch, "stdout", "stderr", progress=False, restarts=1) == ("", "")
 
 
 def test_nothing_is_printed_where_there_is_no_terminal_and_no_notebook(capfd):
-    fit(ridge=0.0)
+    fit(restarts=1)
     assert capfd.readouterr() == ("", "")
 
 
 def test_plain_lines_are_printed_on_request(capfd):
-    fit(progress=True, ridge=0.0)
+    fit(progress=True, restarts=1)
     out, err = capfd.readouterr()
-    assert err == "" and "compiling main: up to 20 steps\nmain" in out and "step     20 of 20" in out
+    assert err == "" and "compiling main: up to 10 steps\nmain" in out and "step     10 of 10" in out
 
 
 class Handle:
@@ -142,12 +141,12 @@ def notebook(monkeypatch) -> list[str]:
 @pytest.mark.slow
 def test_a_notebook_shows_a_line_that_changes(notebook, capfd):
     assert in_notebook()
-    nf.fit(rotation(1), **QUICK)
-    assert notebook[0] == "preparing" and "trying penalty.ridge=0.1" in notebook
-    assert "compiling main" in notebook and notebook[-1].startswith("main 4/4 loss ")
+    fit()
+    assert notebook[0] == "preparing" and "trying several starts: generation 1 of 21, 60 s in all at most" in notebook
+    assert "compiling main" in notebook and notebook[-1].startswith("main 10/10 loss ")
     assert capfd.readouterr() == ("", "")
     shown = len(notebook)
-    nf.fit(rotation(1), progress=False, **QUICK)
+    fit(progress=False, restarts=1)
     assert len(notebook) == shown
 
 
@@ -205,5 +204,6 @@ def test_callbacks_are_told_of_trials():
             self.calls.append("start")
 
     told = Told()
-    nf.fit(rotation(1), callbacks=[told], **QUICK)
-    assert told.calls == [*(f"penalty.ridge={weight}" for weight in ("0", "0.01", "0.1", "1")), "start"]
+    fit(callbacks=[told])
+    assert told.calls[0] == "start" and all(call.startswith("several starts: ") for call in told.calls[1:])
+    assert len(told.calls) > 21
