@@ -183,7 +183,12 @@ def search_equations(race: Race) -> Options | None:
         return None
     from_rows = options.start == "auto" and race.is_chaotic
     start = functools.partial(Fitted, given=CHAOTIC_START) if from_rows else options.start
-    changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
+    return replace(of_few_terms(options), start=start)
+
+
+def of_few_terms(options: Options) -> Options:
+    """The options of equations that are found, fitted to whole trajectories."""
+    changed = replace(options, field=Sparse, optimizer=LevenbergMarquardt(), restarts=1)
     return replace(changed, training=Training(window=None))
 
 

@@ -24,7 +24,7 @@ from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.task import Members
-from .candidates import FIRST_ATTEMPT
+from .candidates import FEW_TERMS, FIRST_ATTEMPT
 from .judge import CONTENT, UNFINISHED, Judged, has_few_values
 from .left_out import predict_left_out
 from .long_records import kept_of_race, race_long_record
@@ -34,6 +34,7 @@ from .progress import progress_bar
 from .race import is_open, run_race
 from .refit import refit_to_all
 from .result import Fit
+from .short_records import fit_few_terms, may_have_few_terms
 from .train import train as solve
 
 FIT_LOG = logging.getLogger(__name__)
@@ -111,7 +112,11 @@ def fit(
         long: list[Judged] = []
         if races and not is_enough:
             long, is_enough = race_long_record(options, train, validation, callback)
-        before = [*moved, *long]
+        short: list[Judged] = []
+        searched = races and not (is_enough or moved) and may_have_few_terms(options, train, validation)
+        if searched:
+            short, is_enough = fit_few_terms(options, train, validation, callback)
+        before = [*moved, *long, *short]
         if is_enough:
             return with_bands(kept_of_race(before), options.members)
         problem = build_problem(options, train, validation, earlier=earlier, callback=callback)
@@ -141,7 +146,8 @@ def fit(
             def anew(settled: Options, rows: Dataset) -> Fit:
                 return solve([build_problem(settled, rows, None)], [Callback()])[0]
 
-            result = run_race(options, result, again, options.effort, callback, before)
+            done = [FEW_TERMS.name] if searched else []
+            result = run_race(options, result, again, options.effort, callback, before, done)
             result = refit_to_all(predict_left_out(result, anew, callback), go_on, callback)
         return with_bands(result, options.members)
 

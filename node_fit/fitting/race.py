@@ -5,7 +5,7 @@ them; where there are none and rows are few, the evidence does (`fitting/relevan
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import equinox as eqx
@@ -14,7 +14,7 @@ from ..optimizers.gradient import LBFGS
 from ..options.options import Effort, Options, Training
 from ..options.recipes import is_default
 from ..training.callback import Callback
-from .candidates import FIRST_ATTEMPT, Race, candidates_of
+from .candidates import FIRST_ATTEMPT, Candidate, Race, candidates_of
 from .judge import (
     LEVEL,
     UNFINISHED,
@@ -40,7 +40,13 @@ Again = Callable[[Options, int | None], Fit]
 
 
 def run_race(
-    options: Options, first: Fit, again: Again, effort: Effort, callback: Callback, before: Sequence[Judged] = ()
+    options: Options,
+    first: Fit,
+    again: Again,
+    effort: Effort,
+    callback: Callback,
+    before: Sequence[Judged] = (),
+    done: Collection[str] = (),
 ) -> Fit:
     """Tries the candidates that apply while the verdict asks for more, and returns the best fit with all attempts.
 
@@ -50,11 +56,12 @@ def run_race(
     - `again`: makes another fit.
     - `effort`: `quick` tries nothing, and `normal` the first few candidates that apply.
     - `callback`: told of each attempt.
-    - `before`: what was tried before the first.
+    - `before`: what was tried before the first. `done`: names of candidates that were tried there, if in vain.
     """
     horizon = horizon_of(first)
-    race = Race(options, effort, (judge_attempt(FIRST_ATTEMPT, first, horizon), *before), horizon)
-    queue = list(candidates_of(race))
+    earlier = before if horizon is None else judge_again(before, horizon)
+    race = Race(options, effort, (judge_attempt(FIRST_ATTEMPT, first, horizon), *earlier), horizon)
+    queue = queue_of(race, done)
     while queue:
         candidate = queue.pop(0)
         enough = len(race.tried) > MOST_ATTEMPTS[effort] and not race.best.is_unfit
@@ -77,11 +84,19 @@ def run_race(
         race = replace(race, tried=(*race.tried, found))
         if not race.is_chaotic and (horizon := horizon_seen_by(found)) is not None:
             # A better model shows that the record is chaotic.
-            earlier = ((each.attempt, each.fit) for each in race.tried)
-            tried = tuple(judge_attempt(attempt.name, fit, horizon, attempt.keys) for attempt, fit in earlier)
-            race = replace(race, tried=tried, horizon=horizon)
-            queue = list(candidates_of(race))
+            race = replace(race, tried=judge_again(race.tried, horizon), horizon=horizon)
+            queue = queue_of(race, done)
     return result_of(race.best, race.tried)
+
+
+def judge_again(tried: Sequence[Judged], horizon: int) -> tuple[Judged, ...]:
+    """Attempts judged by windows of so many rows."""
+    return tuple(judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys) for each in tried)
+
+
+def queue_of(race: Race, done: Collection[str]) -> list[Candidate]:
+    """The candidates that are left to try, by kind of record."""
+    return [each for each in candidates_of(race) if each.name not in done]
 
 
 def end_early(race: Race, status: str, reason: str) -> Fit:

@@ -1,0 +1,85 @@
+"""Short records: equations of few terms come first, and no network is fitted where they leave nothing but noise."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import node_fit as nf
+from node_fit.fitting import short_records
+from node_fit.fitting.short_records import may_have_few_terms
+from node_fit.model.observation import NetworkReadout
+
+
+def decay(rows=40, states=1, noise=0.02, inputs=0, **more):
+    """Noisy decays to 0, of one rate for each state."""
+    ts = np.linspace(0, 4, rows)
+    ys = np.exp(-ts[:, None] * (0.5 + np.arange(states)))
+    us = np.random.default_rng(1).normal(size=(1, rows, inputs)) if inputs else None
+    noisy = ys + noise * np.random.default_rng(0).normal(size=ys.shape)
+    return nf.Dataset.from_arrays(more.pop("ts", ts), noisy[None], us, **more)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "may"),
+    [
+        (decay(), {}, True),
+        (decay(), {"hidden": 0}, True),
+        (decay(30, 3), {}, True),
+        (decay(30, 4), {}, False),
+        (decay(30, 3, inputs=1), {}, False),
+        (decay(11), {}, False),
+        (decay(200), {}, False),
+        (decay(ts=np.geomspace(1e-4, 1e3, 40)), {}, False),
+        (decay(), {"discover": False}, False),
+        (decay(), {"hidden": 1}, False),
+        (decay(), {"field": nf.Linear}, False),
+        (decay(), {"field": functools.partial(nf.MLP, width=8)}, False),
+        (decay(), {"observation": NetworkReadout, "hidden": 1}, False),
+    ],
+)
+def test_equations_come_first_where_few_values_are_of_few_measured_variables(data, options, may):
+    assert may_have_few_terms(nf.Options(**options), data, None) is may
+
+
+class Told(nf.Callback):
+    def __init__(self):
+        self.calls = []
+
+    def on_fit_start(self, model, notes):
+        self.calls.append(type(model.field).__name__)
+
+    def on_attempt(self, name, why):
+        self.calls.append((name, why))
+
+
+@pytest.mark.slow
+def test_no_network_is_fitted_where_equations_leave_nothing_but_noise():
+    told = Told()
+    fit = nf.fit(decay(), callbacks=[told], progress=False)
+    assert [(each.name, each.verdict, each.kept) for each in fit.attempts] == [("equations", "noise-limited", True)]
+    assert told.calls == ["Known"]
+    assert list(fit.constants.values()) == pytest.approx([-0.5], abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("found", [True, False])
+def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_again(monkeypatch, found):
+    """A record without noise, of which equations are good; and one in which none are found."""
+    searches = []
+    build = short_records.build_problem
+
+    def build_problem(*arguments, **more):
+        searches.append(arguments)
+        if not found:
+            raise ValueError("no equations")
+        return build(*arguments, **more)
+
+    monkeypatch.setattr(short_records, "build_problem", build_problem)
+    monkeypatch.setattr(nf.fitting.race, "MOST_ATTEMPTS", {"normal": 1})
+    told = Told()
+    fit = nf.fit(decay(noise=0.0), callbacks=[told], progress=False)
+    assert len(searches) == 1
+    names = [each.name for each in fit.attempts]
+    assert names[0] == "as chosen" and names.count("equations") == int(found)
+    assert told.calls[:3] == ["Known", "MLP", ("as chosen", "equations is good")] if found else told.calls[0] == "MLP"
