@@ -181,9 +181,23 @@ def search_equations(race: Race) -> Options | None:
     options = race.options
     if not options.discover or not race.has_few_variables or not has_enough_rows(race.train):
         return None
+    if not race.is_chaotic and begins_with_equations(options, race.train):
+        return None
     from_rows = options.start == "auto" and race.is_chaotic
     start = functools.partial(Fitted, given=CHAOTIC_START) if from_rows else options.start
     return replace(of_few_terms(options), start=start)
+
+
+def begins_with_equations(options: Options, train: Dataset) -> bool:
+    """Whether equations of few terms come before a network: all variables of a short record are measured, and nothing
+    else was asked for than a network."""
+    field, facts = options.field, Facts.of(train)
+    plain = callable(field) and made_of(field) is MLP and is_plain(field) and options.discover
+    measured = says(options.observation, "is_direct", False) and options.hidden in ("auto", 0, ())
+    few = has_few_values(train) and len(train.states) + len(train.inputs) <= MOST_VARIABLES
+    # Inputs over many rows are learnt in windows, and rows over decades of time by a field of the logarithm.
+    whole = facts.longest < LONG_RECORD * WINDOWS[-1] and not facts.decades and not train.angles
+    return plain and measured and few and whole and has_enough_rows(train)
 
 
 def of_few_terms(options: Options) -> Options:

@@ -24,7 +24,7 @@ from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.task import Members
-from .candidates import FEW_TERMS, FIRST_ATTEMPT
+from .candidates import FIRST_ATTEMPT
 from .judge import CONTENT, UNFINISHED, Judged, has_few_values
 from .left_out import predict_left_out
 from .long_records import kept_of_race, race_long_record
@@ -34,7 +34,7 @@ from .progress import progress_bar
 from .race import is_open, run_race
 from .refit import refit_to_all
 from .result import Fit
-from .short_records import fit_few_terms, may_have_few_terms
+from .short_records import fit_few_terms
 from .train import train as solve
 
 FIT_LOG = logging.getLogger(__name__)
@@ -108,25 +108,18 @@ def fit(
         stack.callback(callback.on_fit_end)
         alone = model is None and options.members.trained.size == 1 and jax.process_count() == 1
         races = alone and is_open(options, options.effort)
-        moved, is_enough = fit_mechanism(options, train, validation, callback) if races else ([], False)
-        long: list[Judged] = []
-        if races and not is_enough:
-            long, is_enough = race_long_record(options, train, validation, callback)
-        short: list[Judged] = []
-        searched = races and not (is_enough or moved) and may_have_few_terms(options, train, validation)
-        if searched:
-            short, is_enough = fit_few_terms(options, train, validation, callback)
-        before = [*moved, *long, *short]
+        before, is_enough = begin_race(options, train, validation, callback) if races else ([], False)
         if is_enough:
-            return with_bands(kept_of_race(before), options.members)
+            warn_of_data([kept := kept_of_race(before)])
+            return with_bands(kept, options.members)
         problem = build_problem(options, train, validation, earlier=earlier, callback=callback)
         warn_of_data([problem])
         callback.on_fit_start(problem.model, problem.said)
         if before:
             callback.on_attempt(FIRST_ATTEMPT, f"{before[-1].attempt.name} is {before[-1].attempt.verdict}")
         result = solve([problem], [callback])[0]
-        if long:
-            result = replace(result, rival=long[0].fit.model.typical)
+        for each in before:
+            result = replace(result, rival=each.fit.rival or result.rival)
         if alone and is_open(options, options.effort):
             steps = [result.steps]
 
@@ -146,10 +139,29 @@ def fit(
             def anew(settled: Options, rows: Dataset) -> Fit:
                 return solve([build_problem(settled, rows, None)], [Callback()])[0]
 
-            done = [FEW_TERMS.name] if searched else []
-            result = run_race(options, result, again, options.effort, callback, before, done)
+            result = run_race(options, result, again, options.effort, callback, before)
             result = refit_to_all(predict_left_out(result, anew, callback), go_on, callback)
         return with_bands(result, options.members)
+
+
+# What comes before a network, for records that have the columns or the rows for it.
+OPENINGS = (fit_mechanism, race_long_record, fit_few_terms)
+
+
+def begin_race(
+    options: Options, train: Dataset, validation: Dataset | None, callback: Callback
+) -> tuple[list[Judged], bool]:
+    """Fits what comes before a network.
+
+    **Returns:** the fits, judged; and whether they are enough.
+    """
+    tried: list[Judged] = []
+    for opening in OPENINGS:
+        found, is_enough = opening(options, train, validation, callback)
+        tried += found
+        if is_enough:
+            return tried, True
+    return tried, False
 
 
 def with_precision(options: Options, field: object, train: Dataset) -> Options:
@@ -247,7 +259,7 @@ def fit_several(
         return [fits[index] for index in range(len(options))]
 
 
-def warn_of_data(problems: Sequence[FitProblem]) -> None:
+def warn_of_data(problems: Sequence[FitProblem | Fit]) -> None:
     """Says once what looks wrong in the data."""
     for odd in dict.fromkeys(odd for problem in problems for odd in problem.warnings):
         FIT_LOG.warning("%s", odd)

@@ -441,6 +441,14 @@ def find_equations(
     return replace(changed, hidden=0, recipe=without_derivatives(options.recipe)), (told,)
 
 
+class NoEquations(ValueError):
+    """No equation of few terms describes a record; `verdict` says how near the best comes."""
+
+    def __init__(self, verdict: str):
+        super().__init__(f"field=sparse: {verdict} Other fields may, such as field=mlp.")
+        self.verdict = verdict
+
+
 def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callback) -> tuple[Options, str]:
     """The options of equations of few terms, and what is said of these."""
     given = dict(keywords(options.field))
@@ -448,7 +456,7 @@ def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callba
     watch = SearchWatch(lambda what: callback.on_trial(f"equations of few terms: {what}"))
     found = search(train, Vocabulary(**given), effort=effort, seed=options.seed, watch=watch)
     if not found.fits:
-        raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")
+        raise NoEquations(found.verdict)
     best, start = found.ranked[0], options.start
     if start == "auto":
         # A start that is the first row needs no rows of a new trajectory, where these have little noise.

@@ -5,7 +5,7 @@ them; where there are none and rows are few, the evidence does (`fitting/relevan
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import equinox as eqx
@@ -14,7 +14,7 @@ from ..optimizers.gradient import LBFGS
 from ..options.options import Effort, Options, Training
 from ..options.recipes import is_default
 from ..training.callback import Callback
-from .candidates import FIRST_ATTEMPT, Candidate, Race, candidates_of
+from .candidates import FIRST_ATTEMPT, Race, candidates_of
 from .judge import (
     LEVEL,
     UNFINISHED,
@@ -40,13 +40,7 @@ Again = Callable[[Options, int | None], Fit]
 
 
 def run_race(
-    options: Options,
-    first: Fit,
-    again: Again,
-    effort: Effort,
-    callback: Callback,
-    before: Sequence[Judged] = (),
-    done: Collection[str] = (),
+    options: Options, first: Fit, again: Again, effort: Effort, callback: Callback, before: Sequence[Judged] = ()
 ) -> Fit:
     """Tries the candidates that apply while the verdict asks for more, and returns the best fit with all attempts.
 
@@ -56,12 +50,12 @@ def run_race(
     - `again`: makes another fit.
     - `effort`: `quick` tries nothing, and `normal` the first few candidates that apply.
     - `callback`: told of each attempt.
-    - `before`: what was tried before the first. `done`: names of candidates that were tried there, if in vain.
+    - `before`: what was tried before the first.
     """
     horizon = horizon_of(first)
     earlier = before if horizon is None else judge_again(before, horizon)
     race = Race(options, effort, (judge_attempt(FIRST_ATTEMPT, first, horizon), *earlier), horizon)
-    queue = queue_of(race, done)
+    queue = list(candidates_of(race))
     while queue:
         candidate = queue.pop(0)
         enough = len(race.tried) > MOST_ATTEMPTS[effort] and not race.best.is_unfit
@@ -85,18 +79,13 @@ def run_race(
         if not race.is_chaotic and (horizon := horizon_seen_by(found)) is not None:
             # A better model shows that the record is chaotic.
             race = replace(race, tried=judge_again(race.tried, horizon), horizon=horizon)
-            queue = queue_of(race, done)
+            queue = list(candidates_of(race))
     return result_of(race.best, race.tried)
 
 
 def judge_again(tried: Sequence[Judged], horizon: int) -> tuple[Judged, ...]:
     """Attempts judged by windows of so many rows."""
     return tuple(judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys) for each in tried)
-
-
-def queue_of(race: Race, done: Collection[str]) -> list[Candidate]:
-    """The candidates that are left to try, by kind of record."""
-    return [each for each in candidates_of(race) if each.name not in done]
 
 
 def end_early(race: Race, status: str, reason: str) -> Fit:

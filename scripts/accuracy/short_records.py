@@ -18,6 +18,7 @@ import numpy as np
 import node_fit as nf
 
 sys.path.insert(0, str(Path(__file__).parent))
+from judgement import KINDS as LONGER
 from judgement import Kind, at, clean_error, constant, first, make_sample, near, nothing, switched
 
 
@@ -67,6 +68,8 @@ KINDS = {
         *(0.3, 15, 7, 0.03, first, constant(-1.5, 1.5)),
     ),
 }
+
+KINDS |= {name: LONGER[name] for name in ("doses", "chain", "infected")}
 
 
 def error_elsewhere(model, sample):

@@ -7,7 +7,8 @@ import pytest
 
 import node_fit as nf
 from node_fit.fitting import short_records
-from node_fit.fitting.short_records import may_have_few_terms
+from node_fit.fitting.candidates import begins_with_equations
+from node_fit.fitting.problem import NoEquations
 from node_fit.model.observation import NetworkReadout
 
 
@@ -39,7 +40,7 @@ def decay(rows=40, states=1, noise=0.02, inputs=0, **more):
     ],
 )
 def test_equations_come_first_where_few_values_are_of_few_measured_variables(data, options, may):
-    assert may_have_few_terms(nf.Options(**options), data, None) is may
+    assert begins_with_equations(nf.Options(**options), data) is may
 
 
 class Told(nf.Callback):
@@ -54,9 +55,14 @@ class Told(nf.Callback):
 
 
 @pytest.mark.slow
-def test_no_network_is_fitted_where_equations_leave_nothing_but_noise():
-    told = Told()
-    fit = nf.fit(decay(), callbacks=[told], progress=False)
+def test_no_network_is_fitted_where_equations_leave_nothing_but_noise(caplog):
+    """What is odd in the data is said all the same."""
+    told, data = Told(), decay(inputs=1)
+    data.us[:] = 1.0
+    fit = nf.fit(data, callbacks=[told], progress=False)
+    assert "'u0' is 1 throughout the training data" in fit.warnings[0] and [
+        each.getMessage() for each in caplog.records
+    ] == list(fit.warnings)
     assert [(each.name, each.verdict, each.kept) for each in fit.attempts] == [("equations", "noise-limited", True)]
     assert told.calls == ["Known"]
     assert list(fit.constants.values()) == pytest.approx([-0.5], abs=0.02)
@@ -64,7 +70,7 @@ def test_no_network_is_fitted_where_equations_leave_nothing_but_noise():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("found", [True, False])
-def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_again(monkeypatch, found):
+def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_again(monkeypatch, caplog, found):
     """A record without noise, of which equations are good; and one in which none are found."""
     searches = []
     build = short_records.build_problem
@@ -72,7 +78,7 @@ def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_
     def build_problem(*arguments, **more):
         searches.append(arguments)
         if not found:
-            raise ValueError("no equations")
+            raise NoEquations("no equation explains the record.")
         return build(*arguments, **more)
 
     monkeypatch.setattr(short_records, "build_problem", build_problem)
@@ -80,6 +86,8 @@ def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_
     told = Told()
     fit = nf.fit(decay(noise=0.0), callbacks=[told], progress=False)
     assert len(searches) == 1
+    said = [] if found else ["equations: no equation explains the record."]
+    assert [each.getMessage() for each in caplog.records if each.name.endswith("short_records")] == said
     names = [each.name for each in fit.attempts]
     assert names[0] == "as chosen" and names.count("equations") == int(found)
     assert told.calls[:3] == ["Known", "MLP", ("as chosen", "equations is good")] if found else told.calls[0] == "MLP"
