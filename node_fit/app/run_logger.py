@@ -175,6 +175,9 @@ class RunLogger(Callback):
         if stop := self.stop_by_signal():
             raise KeyboardInterrupt(stop)
 
+    def on_opening(self, name: str) -> None:
+        self.attempt_name = name
+
     def on_attempt(self, name: str, why: str) -> None:
         self.attempt += 1
         self.attempt_name = name

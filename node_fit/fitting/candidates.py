@@ -24,6 +24,7 @@ from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows
 from .judge import CONTENT, SPARSE_EQUATIONS, Judged, count_hidden, find_best, has_few_values, reads_past
+from .mechanisms import may_be_mechanism
 from .problem import has_enough_rows
 from .resolve import (
     ENCODER_ROWS,
@@ -197,7 +198,8 @@ def begins_with_equations(options: Options, train: Dataset) -> bool:
     few = has_few_values(train) and len(train.states) + len(train.inputs) <= MOST_VARIABLES
     # Inputs over many rows are learnt in windows, and rows over decades of time by a field of the logarithm.
     whole = facts.longest < LONG_RECORD * WINDOWS[-1] and not facts.decades and not train.angles
-    return plain and measured and few and whole and has_enough_rows(train)
+    # Equations of motion have come first where the columns are a mechanism's.
+    return plain and measured and few and whole and has_enough_rows(train) and not may_be_mechanism(options, train)
 
 
 def of_few_terms(options: Options) -> Options:

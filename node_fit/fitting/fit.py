@@ -112,7 +112,8 @@ def fit(
         if is_enough:
             warn_of_data([kept := kept_of_race(before)])
             return with_bands(kept, options.members)
-        problem = build_problem(options, train, validation, earlier=earlier, callback=callback)
+        steps = [before[-1].fit.steps if before else 0]
+        problem = build_problem(options, train, validation, earlier=earlier, callback=callback, offset=steps[-1])
         warn_of_data([problem])
         callback.on_fit_start(problem.model, problem.said)
         if before:
@@ -120,8 +121,8 @@ def fit(
         result = solve([problem], [callback])[0]
         for each in before:
             result = replace(result, rival=each.fit.rival or result.rival)
-        if alone and is_open(options, options.effort):
-            steps = [result.steps]
+        if races:
+            steps.append(result.steps)
 
             def again(changed: Options, rows: int | None) -> Fit:
                 parts = [

@@ -60,6 +60,7 @@ def fit_mechanism(
         problem = build_problem(changed, cut[0] or train, cut[1], callback=callback)
         if options.kind != changed.kind:
             problem = replace(problem, choices=(*problem.choices, DOUBLE))
+        callback.on_opening(MECHANISM)
         callback.on_fit_start(problem.model, problem.said)
         return judge_attempt(MECHANISM, solve([problem], [callback])[0], horizon, ("field",))
 

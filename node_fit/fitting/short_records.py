@@ -26,6 +26,7 @@ def fit_few_terms(
         return [], False
     try:
         problem = build_problem(of_few_terms(options), train, validation, callback=callback)
+        callback.on_opening(FEW_TERMS.name)
         callback.on_fit_start(problem.model, problem.said)
         best = judge_attempt(FEW_TERMS.name, solve([problem], [callback])[0], None, FEW_TERMS.keys)
     except NoEquations as none:

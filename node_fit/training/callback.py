@@ -114,6 +114,9 @@ class Callback:
         A `KeyboardInterrupt` ends it, and the fits that are there stand.
         """
 
+    def on_opening(self, name: str) -> None:
+        """The first fit is none with the options as they were given, but what comes before it, such as equations."""
+
     def on_attempt(self, name: str, why: str) -> None:
         """Another fit is about to begin, since the best so far is not good; its steps count on. `why` says so."""
 
@@ -161,6 +164,10 @@ class Callbacks(Callback):
     def on_trial(self, what: str) -> None:
         for callback in self.callbacks:
             callback.on_trial(what)
+
+    def on_opening(self, name: str) -> None:
+        for callback in self.callbacks:
+            callback.on_opening(name)
 
     def on_attempt(self, name: str, why: str) -> None:
         for callback in self.callbacks:

@@ -40,6 +40,7 @@ class Mutant:
 
 TRAINING, OPTIMIZERS, TEMPLATES = "node_fit/training", "node_fit/optimizers", "node_fit/report/templates"
 OPTIMUM, RULES = ("tests/fitting/test_optimum.py",), ("tests/fitting/test_race_rules.py",)
+SHORT_RECORDS = ("tests/fitting/test_short_records.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
 MUTANTS = (
     Mutant(
@@ -1318,6 +1319,41 @@ MUTANTS = (
         "if part.free() and jax.tree.leaves(part.raw)]",
         "if jax.tree.leaves(part.raw)]",
         OPTIMUM,
+    ),
+    Mutant(
+        "short records: equations that are not enough",
+        "node_fit/fitting/short_records.py",
+        'best.attempt.verdict == "noise-limited" and ',
+        "",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: equations that were searched",
+        "node_fit/fitting/candidates.py",
+        "if not race.is_chaotic and begins_with_equations(options, race.train):",
+        "if False:",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: steps count on",
+        "node_fit/fitting/fit.py",
+        "steps = [before[-1].fit.steps if before else 0]",
+        "steps = [0]",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: odd data",
+        "node_fit/fitting/fit.py",
+        "warn_of_data([kept := kept_of_race(before)])",
+        "kept = kept_of_race(before)",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "threads: a picture under way at an error",
+        "node_fit/app/background.py",
+        'args=arguments, name="picture")',
+        'args=arguments, name="picture", daemon=True)',
+        ("tests/app/test_moving_picture.py",),
     ),
     Mutant(
         "attempts: likelihood of the same equations",

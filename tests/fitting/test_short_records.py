@@ -9,6 +9,7 @@ import node_fit as nf
 from node_fit.fitting import short_records
 from node_fit.fitting.candidates import begins_with_equations
 from node_fit.fitting.problem import NoEquations
+from node_fit.fitting.resolve import CHUNK
 from node_fit.model.observation import NetworkReadout
 
 
@@ -45,13 +46,20 @@ def test_equations_come_first_where_few_values_are_of_few_measured_variables(dat
 
 class Told(nf.Callback):
     def __init__(self):
-        self.calls = []
+        self.calls, self.steps, self.begins = [], [], 0
 
     def on_fit_start(self, model, notes):
         self.calls.append(type(model.field).__name__)
 
+    def on_opening(self, name):
+        self.calls.append(name)
+
     def on_attempt(self, name, why):
         self.calls.append((name, why))
+        self.begins = self.begins or len(self.steps)
+
+    def on_chunk_end(self, records, state):
+        self.steps += [record.step for record in records]
 
 
 @pytest.mark.slow
@@ -60,11 +68,10 @@ def test_no_network_is_fitted_where_equations_leave_nothing_but_noise(caplog):
     told, data = Told(), decay(inputs=1)
     data.us[:] = 1.0
     fit = nf.fit(data, callbacks=[told], progress=False)
-    assert "'u0' is 1 throughout the training data" in fit.warnings[0] and [
-        each.getMessage() for each in caplog.records
-    ] == list(fit.warnings)
+    assert "'u0' is 1 throughout the training data" in fit.warnings[0]
+    assert [each.getMessage() for each in caplog.records] == list(fit.warnings)
     assert [(each.name, each.verdict, each.kept) for each in fit.attempts] == [("equations", "noise-limited", True)]
-    assert told.calls == ["Known"]
+    assert told.calls == ["equations", "Known"]
     assert list(fit.constants.values()) == pytest.approx([-0.5], abs=0.02)
 
 
@@ -90,4 +97,8 @@ def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_
     assert [each.getMessage() for each in caplog.records if each.name.endswith("short_records")] == said
     names = [each.name for each in fit.attempts]
     assert names[0] == "as chosen" and names.count("equations") == int(found)
-    assert told.calls[:3] == ["Known", "MLP", ("as chosen", "equations is good")] if found else told.calls[0] == "MLP"
+    opening = ["equations", "Known", "MLP", ("as chosen", "equations is good")]
+    assert told.calls[:4] == opening if found else told.calls[0] == "MLP"
+    if found:
+        last, first = told.steps[told.begins - 1 : told.begins + 1]
+        assert first - last == CHUNK, "the steps of a network count on from those of the equations"

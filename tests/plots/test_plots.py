@@ -31,7 +31,7 @@ from node_fit.plots.figures import (
     select_trajectories,
 )
 from node_fit.storage.checkpoint import SUFFIX
-from node_fit.training.callback import Record, RunState
+from node_fit.training.callback import Callbacks, Record, RunState
 
 
 def split_by_time(data: Dataset) -> Curves:
@@ -342,6 +342,20 @@ def test_a_chunk_is_logged_with_its_attempt(tmp_path, monkeypatch):
         logger.on_attempt("several starts", "as chosen is poor")
         logger.checkpoints = idle
     assert [row["attempt"] for row in files.read_metrics()] == ["as chosen", "several starts"]
+
+
+def test_a_log_names_what_comes_before_a_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_logger, "leading", lambda records, state: records[0])
+    idle = MagicMock(number=None)
+    files = RunDirectory(tmp_path)
+    files.begin_metrics(-1)
+    logger = RunLogger(OmegaConf.create({}), files, idle, idle, idle)
+    Callbacks([logger]).on_opening("equations")
+    for step in (10, 20):
+        logger.checkpoints = idle
+        logger.on_chunk_end([Record(step, "main", 1.0, None, 1.0, 0.1, 3, 0, 0.5)], RunState(0, 0, ()))
+        logger.on_attempt("as chosen", "equations is good")
+    assert [row["attempt"] for row in files.read_metrics()] == ["equations", "as chosen"]
 
 
 def test_a_log_begins_with_the_first_attempt_that_trains(tmp_path):
