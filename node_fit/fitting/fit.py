@@ -115,6 +115,8 @@ def fit(
         steps = [before[-1].fit.steps if before else 0]
         problem = build_problem(options, train, validation, earlier=earlier, callback=callback, offset=steps[-1])
         warn_of_data([problem])
+        if not before:
+            callback.on_opening(FIRST_ATTEMPT)
         callback.on_fit_start(problem.model, problem.said)
         if before:
             callback.on_attempt(FIRST_ATTEMPT, f"{before[-1].attempt.name} is {before[-1].attempt.verdict}")

@@ -55,6 +55,8 @@ def run_race(
     horizon = horizon_of(first)
     earlier = before if horizon is None else judge_again(before, horizon)
     race = Race(options, effort, (judge_attempt(FIRST_ATTEMPT, first, horizon), *earlier), horizon)
+    if first.status in UNFINISHED:
+        return end_early(race, first.status, first.reason)
     queue = list(candidates_of(race))
     while queue:
         candidate = queue.pop(0)

@@ -2,8 +2,6 @@
 
 import logging
 
-import numpy as np
-
 from ..data.dataset import Dataset
 from ..options.options import Options
 from ..training.callback import Callback
@@ -32,7 +30,7 @@ def fit_few_terms(
     except NoEquations as none:
         SHORT_LOG.warning("%s: %s", FEW_TERMS.name, none.verdict)
         return [], False
-    except (ValueError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:  # Other fits go on.
+    except Exception as error:  # Other fits go on.
         SHORT_LOG.warning("%s: %s", FEW_TERMS.name, error)
         return [], False
     # A network could only follow the noise.

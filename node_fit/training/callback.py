@@ -115,7 +115,7 @@ class Callback:
         """
 
     def on_opening(self, name: str) -> None:
-        """The first fit is none with the options as they were given, but what comes before it, such as equations."""
+        """The first fit is about to begin: one with the options as chosen, or what comes before it, by its name."""
 
     def on_attempt(self, name: str, why: str) -> None:
         """Another fit is about to begin, since the best so far is not good; its steps count on. `why` says so."""

@@ -1342,6 +1342,20 @@ MUTANTS = (
         SHORT_RECORDS,
     ),
     Mutant(
+        "short records: an interrupted network",
+        "node_fit/fitting/race.py",
+        "    if first.status in UNFINISHED:\n",
+        "    if False:\n",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: equations that fail",
+        "node_fit/fitting/short_records.py",
+        "    except Exception as error:  # Other fits go on.",
+        "    except ArithmeticError as error:",
+        SHORT_RECORDS,
+    ),
+    Mutant(
         "short records: odd data",
         "node_fit/fitting/fit.py",
         "warn_of_data([kept := kept_of_race(before)])",

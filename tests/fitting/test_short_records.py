@@ -98,7 +98,36 @@ def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_
     names = [each.name for each in fit.attempts]
     assert names[0] == "as chosen" and names.count("equations") == int(found)
     opening = ["equations", "Known", "MLP", ("as chosen", "equations is good")]
-    assert told.calls[:4] == opening if found else told.calls[0] == "MLP"
+    assert told.calls[:4] == opening if found else told.calls[:2] == ["as chosen", "MLP"]
     if found:
         last, first = told.steps[told.begins - 1 : told.begins + 1]
         assert first - last == CHUNK, "the steps of a network count on from those of the equations"
+
+
+@pytest.mark.slow
+def test_a_fit_of_equations_that_fails_leaves_the_network(monkeypatch, caplog):
+    def fail(*_):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(short_records, "judge_attempt", fail)
+    monkeypatch.setattr(nf.fitting.race, "MOST_ATTEMPTS", {"normal": 0})
+    told = Told()
+    fit = nf.fit(decay(), callbacks=[told], progress=False)
+    assert [each.name for each in fit.attempts] == ["as chosen"]
+    assert told.calls == ["equations", "Known", "as chosen", "MLP"]
+    assert "equations: out of order" in caplog.messages
+
+
+@pytest.mark.slow
+def test_a_network_that_is_interrupted_after_equations_leaves_these_and_says_so(monkeypatch):
+    class Stop(nf.Callback):
+        def on_attempt(self, name, why):
+            self.stops = True
+
+        def on_chunk_end(self, records, state):
+            if hasattr(self, "stops"):
+                raise KeyboardInterrupt
+
+    fit = nf.fit(decay(noise=0.0), callbacks=[Stop()], progress=False)
+    assert fit.status == "interrupted"
+    assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), ("equations", True)]
