@@ -192,14 +192,17 @@ def search_equations(race: Race) -> Options | None:
 def begins_with_equations(options: Options, train: Dataset) -> bool:
     """Whether equations of few terms come before a network: all variables of a short record are measured, and nothing
     else was asked for than a network."""
-    field, facts = options.field, Facts.of(train)
+    field = options.field
+    few = has_few_values(train) and len(train.states) + len(train.inputs) <= MOST_VARIABLES
     plain = callable(field) and made_of(field) is MLP and is_plain(field) and options.discover
     measured = says(options.observation, "is_direct", False) and options.hidden in ("auto", 0, ())
-    few = has_few_values(train) and len(train.states) + len(train.inputs) <= MOST_VARIABLES
+    if not (few and plain and measured and has_enough_rows(train)):
+        return False
     # Inputs over many rows are learnt in windows, and rows over decades of time by a field of the logarithm.
+    facts = Facts.of(train)
     whole = facts.longest < LONG_RECORD * WINDOWS[-1] and not facts.decades and not train.angles
     # Equations of motion have come first where the columns are a mechanism's.
-    return plain and measured and few and whole and has_enough_rows(train) and not may_be_mechanism(options, train)
+    return whole and not may_be_mechanism(options, train)
 
 
 def of_few_terms(options: Options) -> Options:

@@ -86,8 +86,13 @@ def run_race(
 
 
 def judge_again(tried: Sequence[Judged], horizon: int) -> tuple[Judged, ...]:
-    """Attempts judged by windows of so many rows."""
-    return tuple(judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys) for each in tried)
+    """Attempts judged by windows of so many rows, but for those that have been."""
+    return tuple(
+        each
+        if each.attempt.horizon == horizon
+        else judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys)
+        for each in tried
+    )
 
 
 def end_early(race: Race, status: str, reason: str) -> Fit:

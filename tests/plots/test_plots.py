@@ -330,32 +330,22 @@ def test_pictures_of_a_run_are_of_the_chosen_trajectories_and_the_kept_attempt(t
     assert made == {"kept": "linear", "shown": ["2"]}
 
 
-def test_a_chunk_is_logged_with_its_attempt(tmp_path, monkeypatch):
+@pytest.mark.parametrize("names", [["as chosen", "several starts"], ["equations", "as chosen"]])
+def test_a_chunk_is_logged_with_its_attempt(tmp_path, monkeypatch, names):
+    """The first one may be what comes before a network."""
     monkeypatch.setattr(run_logger, "leading", lambda records, state: records[0])
     idle = MagicMock(number=None)
     files = RunDirectory(tmp_path)
     files.begin_metrics(-1)
     logger = RunLogger(OmegaConf.create({}), files, idle, idle, idle)
     logger.checkpoints, state = idle, RunState(0, 0, ())
+    if names[0] != "as chosen":
+        Callbacks([logger]).on_opening(names[0])
     for step in (10, 20):
         logger.on_chunk_end([Record(step, "main", 1.0, None, 1.0, 0.1, 3, 0, 0.5)], state)
-        logger.on_attempt("several starts", "as chosen is poor")
+        logger.on_attempt(names[1], f"{names[0]} is poor")
         logger.checkpoints = idle
-    assert [row["attempt"] for row in files.read_metrics()] == ["as chosen", "several starts"]
-
-
-def test_a_log_names_what_comes_before_a_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_logger, "leading", lambda records, state: records[0])
-    idle = MagicMock(number=None)
-    files = RunDirectory(tmp_path)
-    files.begin_metrics(-1)
-    logger = RunLogger(OmegaConf.create({}), files, idle, idle, idle)
-    Callbacks([logger]).on_opening("equations")
-    for step in (10, 20):
-        logger.checkpoints = idle
-        logger.on_chunk_end([Record(step, "main", 1.0, None, 1.0, 0.1, 3, 0, 0.5)], RunState(0, 0, ()))
-        logger.on_attempt("as chosen", "equations is good")
-    assert [row["attempt"] for row in files.read_metrics()] == ["equations", "as chosen"]
+    assert [row["attempt"] for row in files.read_metrics()] == names
 
 
 def test_a_log_begins_with_the_first_attempt_that_trains(tmp_path):
