@@ -161,7 +161,7 @@ __all__ = [
     "with_networks",
 ]
 
-# The module of each, which is imported when the name is first used.
+# The modules of the public names, imported on first use.
 _HOMES = {
     "discover": "fitting.discovery",
     "export": "export.export",
@@ -270,10 +270,10 @@ _HOMES = {
 
 
 class _Package(ModuleType):
-    """The package, in which `export`, `discover` and `sample` are functions, though folders have these names too."""
+    """The package; keeps `export`, `discover` and `sample` as functions, although folders have the same names."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):  # as Python sets one that it has imported
+        if not (name in _HOMES and isinstance(value, ModuleType)):  # set by Python when it imports a submodule
             super().__setattr__(name, value)
 
 
@@ -284,7 +284,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value  # so that it is found at once from now on
+    globals()[name] = value  # cache for later lookups
     return value
 
 

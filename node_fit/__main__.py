@@ -19,7 +19,7 @@ from .app.leaderboard import Leaderboard
 from .app.vectorized import Vectorized, runs_at_once
 from .startup import BEGAN
 
-# Commands that are also modules, by the word that names them after `node-fit`.
+# Modules of the other commands, by their names after `node-fit`.
 COMMANDS = {
     "analysis": "node_fit.analysis.__main__",
     "app": "node_fit.workbench.__main__",
@@ -33,9 +33,9 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Composes the config, runs one job or a multirun, and exits with 0 or with the code of what failed.
+    """Composes the config, runs one job or a multirun, and exits with 0 or the code of a failure.
 
-    `open` as the first word makes and shows the page of a run instead; the name of another command is that command.
+    With `open` as the first word, writes and shows the page of a run instead. The name of another command runs that.
     """
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         sys.argv[:2] = [f"node-fit {sys.argv[1]}"]
@@ -52,11 +52,11 @@ def main() -> None:
         from .app.application import run_command
 
         if not codes:
-            gc.freeze()  # What is imported stays, so no collection needs to look at it.
+            gc.freeze()  # Exempt imported objects from garbage collection.
         if HydraConfig.get().mode == RunMode.MULTIRUN and runs_at_once(config):
             Vectorized.wait(config, imported)
             return 0
-        register()  # A launcher may call this in another process, where `codes` is a copy.
+        register()  # A launcher can call this in another process, where `codes` is a copy.
         # A signal ends the whole multirun, not only the job that receives it.
         stopped = [code for code in codes if code > 128]
         codes.append(stopped[-1] if stopped else run_command(config, imported, tracebacks))

@@ -35,9 +35,9 @@ from .storage.files import LEAST_ROOM, check_room, explain_disk, is_stream, writ
 from .storage.model_file import load
 
 TABLE, OUT = "node_fit.Table", "--out"
-# What describes the columns of a run's data.
+# Targets of `data` that describe table columns.
 TABLES = (TABLE, "node_fit.NONMEM")
-# The share of the rows that a start is read from that must be measured.
+# Minimum measured share of the rows that the initial state is read from.
 LEAST_READ = 0.5
 
 
@@ -63,18 +63,18 @@ def main() -> None:
         metavar="PACKAGE",
         help="packages whose classes the model may use; importing a package runs its code",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
         predict(
-            given.run,
-            given.data,
-            given.out,
-            events=given.events,
-            overwrite=given.overwrite,
-            extensions=given.extensions,
+            options.run,
+            options.data,
+            options.out,
+            events=options.events,
+            overwrite=options.overwrite,
+            extensions=options.extensions,
         )
     except OSError as error:
-        print(f"error: {explain_disk(error, given.out, OUT)}", file=sys.stderr)
+        print(f"error: {explain_disk(error, options.out, OUT)}", file=sys.stderr)
         sys.exit(1)
     except (ValueError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -92,18 +92,18 @@ def predict(
 ) -> None:
     """Predicts the trajectories of new data, and writes them to a CSV file.
 
-    The run directory may come from a stranger: nothing that it names is imported or called.
+    The run directory can be untrusted: nothing that it names is imported or called.
 
     **Arguments:**
 
     - `run`: the run directory of the model.
     - `data`: files with the columns of the training data.
     - `out`: the file to write; a device such as `/dev/stdout` is written through.
-    - `events`: a file of doses, resets and switches, like that of the run.
+    - `events`: a file of doses, resets and switches, in the format of the run's.
     - `overwrite`: whether to replace `out` if it exists; never if it is one of `data`.
-    - `extensions`: further packages whose classes the model may use.
+    - `extensions`: further packages whose classes the model can use.
 
-    **Raises:** `ValueError` or `OSError` with a sentence.
+    **Raises:** `ValueError` or `OSError` with a message.
     """
     config_file = run / "config.yaml"
     if not config_file.is_file():
@@ -113,38 +113,38 @@ def predict(
     check_output(out, data, overwrite)
     config = read_config(config_file)
     refuse_experiments(run)
-    # A folder that the run names is not used: it would hold machine code.
+    # Ignore a cache folder named by the run, since it would contain machine code.
     keep_programs(False if config.get("compile_cache") is False else "auto")
     table, level = with_own_events(stored_table(config, config_file), events), stored_level(config)
-    told = sys.stderr if is_stream(out) else sys.stdout
+    stream = sys.stderr if is_stream(out) else sys.stdout
     if holds_population(run):
         population = read_population(run, extensions=extensions)
         with errors_of_data():
             dataset = table.read(list(data) if len(data) > 1 else data[0])
-        found = population.predict(dataset, level)
-        write_output(out, found.frame().to_csv(index=False).encode())
-        what = "record" if population.structure.has_occasions else "subject"
-        print(f"{describe_ways(found.ways, what)}: {out}", file=told)
+        predictions = population.predict(dataset, level)
+        write_output(out, predictions.frame().to_csv(index=False).encode())
+        noun = "record" if population.structure.has_occasions else "subject"
+        print(f"{describe_ways(predictions.ways, noun)}: {out}", file=stream)
         return
     model = load(RunDirectory(run).model, extensions=extensions)
-    unit = dict(model.typical.units).get(model.typical.system.time)  # of the fit, whatever the spacing of these rows
+    unit = dict(model.typical.units).get(model.typical.system.time)  # the fit's unit, not one guessed from the new rows
     with errors_of_data():
         dataset = table.read(list(data) if len(data) > 1 else data[0], unit)
     check_starts(model.typical, dataset)
     predicted = model.bands(dataset, level=level, earlier=True)
-    gone = where_not_finite(score_rows(model.typical.start, dataset), predicted.ys)
+    divergence = where_not_finite(score_rows(model.typical.start, dataset), predicted.ys)
     ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
     write_output(out, frame.to_csv(index=False).encode())
     sizes = (pluralize(len(dataset.trajectories), "trajectory"), pluralize(int(dataset.valid.sum()), "row"))
-    print(f"{', '.join(sizes)}: {out}", file=told)
-    if gone:
-        said = describe_divergence(dataset, gone, triggers=has_triggers(model.typical.field))
-        print(f"warning: {said}; its later predictions are left empty.", file=sys.stderr)
+    print(f"{', '.join(sizes)}: {out}", file=stream)
+    if divergence:
+        message = describe_divergence(dataset, divergence, triggers=has_triggers(model.typical.field))
+        print(f"warning: {message}; its later predictions are left empty.", file=sys.stderr)
 
 
 def refuse_experiments(run: Path) -> None:
-    """Refuses a run of a PEtab problem, which has a model for each experiment."""
+    """Rejects a run of a PEtab problem, which has one model per experiment."""
     files = sorted((run / "models").glob("*.safetensors"))
     if files and not RunDirectory(run).model.exists():
         raise ValueError(
@@ -154,7 +154,7 @@ def refuse_experiments(run: Path) -> None:
 
 
 def describe_ways(ways: Sequence[str], what: str = "subject") -> str:
-    """How many subjects, or records of subjects, are predicted from what."""
+    """Formats the numbers of subjects, or of their records, by method of prediction."""
     words = {
         "known": "by their mode in the fit",
         "measured": "by their mode given these measurements",
@@ -165,7 +165,7 @@ def describe_ways(ways: Sequence[str], what: str = "subject") -> str:
 
 
 def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:
-    """Refuses an output that would replace a file of the user's.
+    """Rejects an output that would replace a user's file.
 
     **Raises:** `ValueError` if it is one of the data files, or exists; `FileNotFoundError` if its folder does not.
     """
@@ -185,12 +185,12 @@ def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:
 
 
 def stored_table(config: Json, path: Path) -> Table:
-    """The description of a run's columns, without its split; for new data with the same columns.
+    """Builds the table of a run's columns, without its split, for new data with the same columns.
 
     **Arguments:**
 
-    - `config`: as read.
-    - `path`: its file, for errors.
+    - `config`: the stored config.
+    - `path`: its file, for error messages.
 
     **Raises:** `ConfigError` if it does not describe the columns of a table.
     """
@@ -203,27 +203,30 @@ def stored_table(config: Json, path: Path) -> Table:
             f"data._target_ in {path} is {target!r}, and only {TABLE} is read from a run; read the data yourself, and "
             "predict with node_fit.load(...).predict(...)."
         )
-    known = {name: value for name, value in data.items() if name not in ("_target_", "split")}
-    sigma = known.get("sigma")
-    is_wide = bool(known.get("series"))
+    description = {name: value for name, value in data.items() if name not in ("_target_", "split")}
+    sigma = description.get("sigma")
+    is_wide = bool(description.get("series"))
     if is_json(sigma) and any(
-        isinstance(each, str) and not is_formula(each, name if is_wide else None) for name, each in sigma.items()
+        isinstance(deviation, str) and not is_formula(deviation, name if is_wide else None)
+        for name, deviation in sigma.items()
     ):
-        del known["sigma"]  # New data need no column of standard deviations.
-    if any(holds_target(value) for value in known.values()):
+        del description["sigma"]  # New data need no column of standard deviations.
+    if any(holds_target(value) for value in description.values()):
         raise ConfigError(f"data in {path} names a constructor within a column's description; restore the file.")
-    return build({"_target_": target, **known}, "data")
+    return build({"_target_": target, **description}, "data")
 
 
 def with_own_events(table: Table, events: str | None) -> Table:
-    """The columns of a run with the events of new data; those of the run apply only if they are of all trajectories.
+    """Sets the events of new data. The run's own events are kept only if they apply to all trajectories.
 
-    **Raises:** `ValueError` if the run had events of its trajectories, and the new data have none.
+    **Raises:** `ValueError` if the run had events of individual trajectories, and the new data have none.
     """
     if events is not None:
         return replace(table, events=events)
-    own = table.events
-    if own is not None and (isinstance(own, str) or any("trajectory" in row or table.trajectory in row for row in own)):
+    stored = table.events
+    if stored is not None and (
+        isinstance(stored, str) or any("trajectory" in row or table.trajectory in row for row in stored)
+    ):
         raise ValueError(
             "the model was fitted to data with events (data.events); name a file with those of the new data, --events "
             "FILE. If they have none, a line of column names is enough."
@@ -237,10 +240,10 @@ def holds_target(node: object) -> bool:
 
 
 def stored_level(config: Json) -> float:
-    """The level of an ensemble's bands."""
+    """Returns the level of an ensemble's bands."""
     evaluation = config.get("evaluation")
-    found = evaluation.get("level", 0.9) if is_json(evaluation) else 0.9
-    return check_value(found, float, "evaluation.level")
+    level = evaluation.get("level", 0.9) if is_json(evaluation) else 0.9
+    return check_value(level, float, "evaluation.level")
 
 
 def finite(ys: np.ndarray) -> np.ndarray:
@@ -248,9 +251,11 @@ def finite(ys: np.ndarray) -> np.ndarray:
 
 
 def check_starts(model: NeuralODE, data: Dataset) -> None:
-    """Refuses a trajectory without a first value of a state whose start the user has not given, or with too few of the
-    rows that its start is read from."""
-    told = dict(zip(model.latent, model.start.guess.told, strict=True))
+    """Rejects trajectories that lack an initial value, or too many of the rows that the model estimates it from.
+
+    States whose initial value the user has set need none.
+    """
+    known_starts = dict(zip(model.latent, model.start.guess.told, strict=True))
     rows = model.start.read_rows
     for row, name in enumerate(data.trajectories):
         measured = int(np.isfinite(data.ys[row, :rows]).any(axis=1).sum())
@@ -261,8 +266,8 @@ def check_starts(model: NeuralODE, data: Dataset) -> None:
             )
         for column, state in enumerate(data.states):
             if isinstance(model.observation, FormulaReadout) and state not in model.latent:
-                continue  # The state behind a formula has a start of its own.
-            if not np.isfinite(data.first[row, column]) and not told.get(state):
+                continue  # The state behind a formula has its own initial value.
+            if not np.isfinite(data.first[row, column]) and not known_starts.get(state):
                 raise ValueError(f"trajectory {name!r} has no initial value of {state!r}; give one in its first row.")
 
 

@@ -1,4 +1,4 @@
-"""What a command sets for its process, before the heavy imports. `import node_fit` sets nothing."""
+"""Process settings of a command, before the heavy imports. `import node_fit` sets nothing."""
 
 import atexit
 import gc
@@ -12,22 +12,22 @@ from importlib.metadata import version
 from .runtime.operating_system import limit_of_memory, mapped_memory
 from .runtime.serialization import __version__
 
-# When the command starts.
+# Start time of the command [s].
 BEGAN = time.perf_counter()
-# What the imports map, and what a small run maps after them; each core has threads, with a stack and a heap of 64 MB
-# for each [bytes].
+# Memory mapped by the imports, and by a small run after them [bytes]. Each core adds threads, each with a stack and a
+# heap of 64 MB.
 CORES = os.cpu_count() or 1
 IMPORTS = 0.4e9 + 0.1e9 * CORES
 RUN = 1.2e9 + 0.3e9 * CORES
 
 
 def run() -> None:
-    """The command `node-fit`, which is `python -m node_fit`."""
+    """Runs the command `node-fit`, which is `python -m node_fit`."""
     runpy.run_module("node_fit", run_name="__main__", alter_sys=True)
 
 
 def start_command() -> None:
-    """Makes the settings of a command; prints the version and ends if that is asked for."""
+    """Applies the settings of a command; prints the version and exits if requested."""
     if "--version" in sys.argv[1:]:
         print(__version__)
         raise SystemExit
@@ -39,21 +39,21 @@ def start_command() -> None:
     # Imports and tracing create many long-lived objects. Collecting garbage at Python's default rate takes an eighth of
     # the time to the first step.
     gc.set_threshold(50_000, 20, 100)
-    # As Python ends, it would look for garbage once more among all that ends with it, for more than half a second.
+    # Skip Python's garbage collection at exit, which takes more than half a second.
     atexit.register(gc.freeze)
     # Before 0.11, JAX does not cache programs that can call Python, such as the runtime checks of Equinox and Diffrax.
-    # node_fit has already checked the data for what Diffrax checks. A check that fails gives NaN, which a fit survives.
+    # node_fit has already made Diffrax's checks of the data. A failed check gives NaN, which a fit survives.
     if tuple(map(int, version("jax").split(".")[:2])) < (0, 11):
         os.environ.setdefault("EQX_ON_ERROR", "nan")
 
 
 def lacking_room(needed: float) -> str | None:
-    """Says whether the process may map too little memory, as under `ulimit -v`; `None` if there is enough.
+    """Returns an error text if a memory limit such as `ulimit -v` is too low; `None` if it is sufficient.
 
-    Libraries react to a mapping that fails by an abort or, as OpenBLAS does while it loads, by trying again forever. So
-    the room is looked at before they load.
+    If a mapping fails, libraries abort or, like OpenBLAS during loading, retry forever. This check runs before they
+    load.
 
-    **Arguments:** `needed`: how much more will be mapped [bytes].
+    **Arguments:** `needed`: additional memory to map [bytes].
     """
     most = limit_of_memory()
     needed += mapped_memory()

@@ -60,7 +60,7 @@ class Suggests(Protocol):
 
 @runtime_checkable
 class OptunaRecord(Protocol):
-    """What is read of Optuna's record of a trial."""
+    """The attributes of Optuna's trial records that a search reads."""
 
     number: int
     value: float | None
@@ -72,7 +72,7 @@ class OptunaRecord(Protocol):
 
 @runtime_checkable
 class OptunaTrial(Suggests, Protocol):
-    """What is read of an Optuna trial."""
+    """The part of an Optuna trial that a search uses."""
 
     study: Any
 
@@ -84,7 +84,7 @@ class OptunaTrial(Suggests, Protocol):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """What is read of Optuna's samplers."""
+    """The part of Optuna's samplers that a search uses."""
 
     def reseed_rng(self) -> None: ...
 
@@ -95,7 +95,7 @@ class Parameter:
 
     - `key`: the full key, such as `penalty.ridge`.
     - `kind`: `float`, `log` (a float on a logarithmic scale), `int`, or `choice`.
-    - `values`: the lowest and the highest value, both included; or the choices.
+    - `values`: the lowest and highest value, both included; or the choices.
     """
 
     key: str
@@ -171,7 +171,7 @@ def word(value: object) -> str:
     return repr(value)
 
 
-# Which trial of its storage a record is of, Optuna says under no public name.
+# A record's trial id in the storage, for which Optuna has no public name.
 ID_IN_STORAGE = "_trial_id"
 STUDY_LOG = logging.getLogger(__name__)
 # The search abandons a trial after this many starts without progress in between.
@@ -181,7 +181,7 @@ MAX_STARTS = 3
 class Trial:
     """A trial in this process.
 
-    - `number`: the trial's number in its study, which is also the name of its run directory.
+    - `number`: the trial's number in its study, and the name of its run directory.
     - `words`: the overrides that set its values.
     """
 
@@ -194,8 +194,8 @@ class Trial:
         self.reported = set(optuna_record(trial).intermediate_values)
 
     def judge(self, step: int, loss: float) -> str | None:
-        """Takes the validation loss at a chunk's end; returns the reason to end the run, or `None` to continue."""
-        if step not in self.reported:  # A process may report a step and be killed before it saves that step.
+        """Reports the validation loss of a chunk; returns the reason to end the run, or `None` to continue."""
+        if step not in self.reported:  # A process can report a step and be killed before saving it.
             self.trial.report(loss, step)
         if not self.trial.should_prune():
             return None
@@ -203,17 +203,17 @@ class Trial:
 
 
 class Study:
-    """The trials of a search, in a directory that several processes may share.
+    """The trials of a search, in a directory that several processes can share.
 
     **Arguments:**
 
     - `path`: the directory.
-    - `sampler`, `pruner`: Optuna's; with `pruner=None`, nothing is pruned.
-    - `interruption`: the signal that may end a trial.
+    - `sampler`, `pruner`: those of Optuna; `pruner=None` disables pruning.
+    - `interruption`: the signal that can end a trial.
     """
 
     def __init__(self, path: Path, sampler: Sampler, pruner: object, interruption: Interruption):
-        optuna = importlib.import_module("optuna")  # An optional dependency, which type checkers may not find.
+        optuna = importlib.import_module("optuna")  # An optional dependency that type checkers can miss.
         journals = importlib.import_module("optuna.storages.journal")
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -248,11 +248,11 @@ class Study:
             yield
 
     def check_facts(self, facts: Mapping[str, object]) -> None:
-        """Stores what all trials share, or checks it against the stored values.
+        """Stores the facts common to all trials, or checks them against the stored values.
 
         **Arguments:** `facts`: plain values by key.
 
-        **Raises:** `ConfigError` that names the first key that differs.
+        **Raises:** `ConfigError` with the first key that differs.
         """
         with self.exclusive():
             before = self.study.user_attrs.get("facts")
@@ -269,15 +269,15 @@ class Study:
 
     @contextmanager
     def trial(self, space: Sequence[Parameter], most: int) -> Generator[Trial | None]:
-        """Yields a trial to run: an interrupted one, else a new one, or `None` if there are `most` trials already."""
+        """Yields a trial to run: an interrupted one, else a new one, or `None` if `most` trials exist."""
         with ExitStack() as held:
             with self.exclusive():
-                found = self.unfinished(held) or self.create(held, most)
-                words = [parameter.suggest(found) for parameter in space] if found else []
-            yield None if found is None else Trial(found, words, self.directory(found.number), self.interruption)
+                trial = self.unfinished(held) or self.create(held, most)
+                words = [parameter.suggest(trial) for parameter in space] if trial else []
+            yield None if trial is None else Trial(trial, words, self.directory(trial.number), self.interruption)
 
     def unfinished(self, held: ExitStack) -> OptunaTrial | None:
-        """An unfinished trial that no process holds the lock of, or `None`."""
+        """Returns an unfinished trial that no process has locked, or `None`."""
         for record in self.records(self.optuna.trial.TrialState.RUNNING):
             try:
                 has_locks = held.enter_context(self.claim(record.number))
@@ -302,7 +302,7 @@ class Study:
         return trial
 
     def claim(self, number: int):
-        """The lock that the process of a trial holds."""
+        """Returns the lock that a trial's process holds."""
         self.directory(number).mkdir(exist_ok=True)
         return locked(self.directory(number) / ".trial")
 
@@ -326,20 +326,20 @@ class Study:
                 self.study.tell(trial.trial, score)
 
     def best(self) -> OptunaRecord | None:
-        """The record of the completed trial with the lowest score, or `None` if no trial has completed."""
+        """Returns the record of the completed trial with the lowest score, or `None` if none has completed."""
         return min(
-            self.records(self.optuna.trial.TrialState.COMPLETE), key=lambda each: each.value or 0.0, default=None
+            self.records(self.optuna.trial.TrialState.COMPLETE), key=lambda record: record.value or 0.0, default=None
         )
 
     def rows(self) -> list[JobRow]:
-        """The leaderboard rows of all trials."""
+        """Returns the leaderboard rows of all trials."""
         states = self.optuna.trial.TrialState
-        instead = {states.RUNNING: "running", states.FAIL: "failed"}
-        return [row(self.directory(record.number), instead.get(record.state)) for record in self.records()]
+        replacements = {states.RUNNING: "running", states.FAIL: "failed"}
+        return [row(self.directory(record.number), replacements.get(record.state)) for record in self.records()]
 
 
 def optuna_record(trial: OptunaTrial) -> OptunaRecord:
-    """Optuna's record of a trial."""
+    """Returns Optuna's record of a trial."""
     return trial.study.trials[trial.number]
 
 
@@ -357,7 +357,7 @@ def repair_journal(journal: Path, lock: Any) -> None:
         lock.release()
 
 
-# Keys that may differ between the processes of one search.
+# Keys that can differ between the processes of a search.
 FREE_KEYS = ("device", "verbose", "report", "compile_cache", "resume", "resume_from")
 
 
@@ -382,14 +382,14 @@ def main() -> None:
 
 
 def check_arguments(arguments: list[str]) -> list[str]:
-    """Returns the command-line arguments unchanged if a search accepts them.
+    """Returns the command-line arguments unchanged if they are valid for a search.
 
     **Raises:** `ConfigError` for `--multirun`, `resume` and `resume_from`.
     """
-    given = get_args_parser().parse_known_args(arguments)[0]
-    if given.multirun:
+    parsed = get_args_parser().parse_known_args(arguments)[0]
+    if parsed.multirun:
         raise ConfigError("a search runs its own trials; leave out --multirun.")
-    if any(word.startswith(("resume=", "resume_from=")) for word in given.overrides):
+    if any(word.startswith(("resume=", "resume_from=")) for word in parsed.overrides):
         raise ConfigError("to continue a search, repeat its command with tune.study=DIRECTORY and without resume.")
     return arguments
 
@@ -400,7 +400,7 @@ class Search:
     **Arguments:**
 
     - `config`: composed from `conf/tune.yaml`.
-    - `imported`, `tracebacks`: passed to each run, see `application.run`.
+    - `imported`, `tracebacks`: passed to each run; see `application.run`.
     """
 
     def __init__(self, config: DictConfig, imported: float, tracebacks: bool):
@@ -420,7 +420,7 @@ class Search:
         return key == "tune" or key.startswith("tune.") or key in {parameter.key for parameter in self.space}
 
     def run(self) -> int:
-        """Runs trials up to the number or the time that the config allows.
+        """Runs trials up to the number or time limit in the config.
 
         **Returns:** the exit code: 0, 1 if no trial has completed, 130 or 143 if a signal ended the search.
         """
@@ -463,7 +463,7 @@ class Search:
     def check(self) -> Json:
         """Checks the settings that every trial needs, before any trial runs.
 
-        **Returns:** what all trials share: config values and digests of the data, by key.
+        **Returns:** the facts common to all trials, by key: config values and digests of the data.
         """
         from .app.run_directory import fingerprint_data
 
@@ -484,21 +484,21 @@ class Search:
         facts = flatten(OmegaConf.to_container(self.compose_trial([]), resolve=True))
         digests = {name: fingerprint_data(part)["sha256"] for name, part in splits.named().items() if name != "test"}
         return {
-            "tune.space": {each.key: {each.kind: list(each.values)} for each in self.space},
+            "tune.space": {searched.key: {searched.kind: list(searched.values)} for searched in self.space},
             **{key: value for key, value in facts.items() if key not in FREE_KEYS},
             **{f"the {name} data": digest for name, digest in digests.items()},
         }
 
     def check_foreign(self) -> None:
-        """Refuses a directory with a file that the search would replace, and that no search has written."""
-        others = [path for name in ("best.sh", "leaderboard.csv") if (path := self.path / name).exists()]
-        if others and not (self.path / "study.journal").exists():
+        """Rejects a directory with a file that the search would replace but that no search has written."""
+        foreign = [path for name in ("best.sh", "leaderboard.csv") if (path := self.path / name).exists()]
+        if foreign and not (self.path / "study.journal").exists():
             raise ConfigError(
-                f"{others[0]} is in the way, and no search has written it; choose another tune.study, or move it."
+                f"{foreign[0]} is in the way, and no search has written it; choose another tune.study, or move it."
             )
 
     def check_numbers(self) -> None:
-        """Refuses a trial count or a timeout that is out of range."""
+        """Rejects a trial count or timeout that is out of range."""
         trials, timeout = self.config.tune.trials, self.config.tune.timeout
         if not isinstance(trials, int) or isinstance(trials, bool) or trials < 1:
             raise ConfigError(f"tune.trials must be an integer of at least 1, got {trials!r}.")
@@ -545,14 +545,14 @@ class Search:
         with open_dict(config):
             config.hydra.job.num = trial.number
             config.hydra.job.id = str(trial.number)
-        done = run_job(
+        job = run_job(
             lambda config: run_command(config, self.imported, self.tracebacks, trial),
             config,
             "hydra.sweep.dir",
             "hydra.sweep.subdir",
             HydraContext(self.loader, Callbacks()),
         )
-        return done.return_value
+        return job.return_value
 
     def finish(self) -> None:
         """Writes and shows the leaderboard, and the command that repeats the best trial."""
@@ -564,15 +564,15 @@ class Search:
             self.say("no trial has completed yet")
             return
         folders = [word for path in self.command["config_dirs"] for word in ("--config-dir", path)]
-        words = [*folders, *self.fixed, *(each.suggest(Replay(best.params)) for each in self.space)]
-        found = f"trial {best.number} of {len(self.study.records())}: validation NRMSE {format_number(best.value)}"
+        words = [*folders, *self.fixed, *(parameter.suggest(Replay(best.params)) for parameter in self.space)]
+        result = f"trial {best.number} of {len(self.study.records())}: validation NRMSE {format_number(best.value)}"
         script = [
-            f"# {found}. Repeat it with sh {self.path / 'best.sh'}; you can add overrides.",
+            f"# {result}. Repeat it with sh {self.path / 'best.sh'}; you can add overrides.",
             f"cd {shlex.quote(os.getcwd())} || exit",
             f'exec {shlex.quote(sys.executable)} -m node_fit {shlex.join(words)} "$@"',
         ]
         write_file(self.path / "best.sh", "".join(f"{line}\n" for line in script).encode())
-        self.say(f"best: {found}\nrepeat it with: python -m node_fit {shlex.join(words)}")
+        self.say(f"best: {result}\nrepeat it with: python -m node_fit {shlex.join(words)}")
 
 
 class Replay:
@@ -592,7 +592,7 @@ class Replay:
 
 
 def key_of(word: str) -> str:
-    """The key that an override sets."""
+    """Returns the key that an override sets."""
     return word.lstrip("+~").partition("=")[0].partition("@")[0]
 
 

@@ -1,1 +1,1 @@
-"""What a fitted model does near a point: equilibria, modes, responses to steps and to sines."""
+"""Analysis of a fitted model near a point: equilibria, modes, step and frequency responses."""

@@ -28,7 +28,7 @@ DECIMAL_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 def main() -> None:
-    """Parses the command line, prints what the model does near its equilibria, and writes responses."""
+    """Parses the command line, prints the equilibria of the model, and writes responses."""
     parser = argparse.ArgumentParser(
         prog="python -m node_fit.analysis",
         description="Equilibria of a fitted model, with eigenvalues, time constants, natural frequencies and damping; "
@@ -47,11 +47,11 @@ def main() -> None:
     parser.add_argument(
         "--extensions", nargs="+", default=[], metavar="PACKAGE", help="packages of the model's classes"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        analyse(given)
+        analyse(options)
     except OSError as error:
-        print(f"error: {explain_disk(error, given.out or '.', '--out')}", file=sys.stderr)
+        print(f"error: {explain_disk(error, options.out or '.', '--out')}", file=sys.stderr)
         sys.exit(1)
     except (ValueError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -59,17 +59,17 @@ def main() -> None:
 
 
 def analyse(given: argparse.Namespace) -> None:
-    """Prints the points of a model, and writes the responses at the first.
+    """Prints the points of a model, and writes the responses at the first one.
 
-    A run may come from a stranger: nothing that it names is imported or called.
+    A run can come from an untrusted source: nothing that it names is imported or called.
 
-    **Raises:** `ValueError` or `OSError` with a sentence.
+    **Raises:** `ValueError` or `OSError` with a sentence as its message.
     """
     model = load_typical(given.run, given.extensions)
-    at, inputs = parse_values("--at", given.at), parse_values("--inputs", given.inputs)
+    states, inputs = parse_values("--at", given.at), parse_values("--inputs", given.inputs)
     within = parse_ranges("--within", given.within)
-    if at:
-        points = [linearize_near(model, at, inputs)]
+    if states:
+        points = [linearize_near(model, states, inputs)]
     else:
         points = find_equilibria(model, inputs, within)
         where = ", ".join(f"{name} from {low:g} to {high:g}" for name, (low, high) in within.items())
@@ -92,9 +92,9 @@ def analyse(given: argparse.Namespace) -> None:
 
 
 def load_typical(run: Path, extensions: Sequence[str]) -> NeuralODE:
-    """The model of a run, or of a file; of an ensemble, the one it is drawn around.
+    """Loads the model of a run or of a file; for an ensemble, the one it is drawn around.
 
-    **Raises:** `ValueError` or `OSError` with a sentence.
+    **Raises:** `ValueError` or `OSError` with a sentence as its message.
     """
     if run.suffix == MODEL_FILE:
         return load(run, extensions=extensions).typical
@@ -106,31 +106,31 @@ def load_typical(run: Path, extensions: Sequence[str]) -> NeuralODE:
 
 
 def parse_values(option: str, words: Sequence[str]) -> dict[str, float]:
-    """Numbers by name, from words such as `x=1.5`.
+    """Parses numbers by name, from words such as `x=1.5`.
 
-    **Raises:** `ValueError` for another word.
+    **Raises:** `ValueError` for any other word.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for word in words:
         match = re.fullmatch(rf"(.+)=({DECIMAL_NUMBER})", word)
         if match is None:
             raise ValueError(f"{option} {word} can't be read; write NAME=NUMBER, such as x=1.5.")
-        found[match[1]] = float(match[2])
-    return found
+        values[match[1]] = float(match[2])
+    return values
 
 
 def parse_ranges(option: str, words: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Ranges by name, from words such as `x=-1:2`.
+    """Parses ranges by name, from words such as `x=-1:2`.
 
-    **Raises:** `ValueError` for another word.
+    **Raises:** `ValueError` for any other word.
     """
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for word in words:
         match = re.fullmatch(rf"(.+)=({DECIMAL_NUMBER}):({DECIMAL_NUMBER})", word)
         if match is None:
             raise ValueError(f"{option} {word} can't be read; write NAME=LOW:HIGH, such as x=-1:2.")
-        found[match[1]] = float(match[2]), float(match[3])
-    return found
+        ranges[match[1]] = float(match[2]), float(match[3])
+    return ranges
 
 
 def write_responses(point: Linearization, folder: Path, *, overwrite: bool) -> list[Path]:

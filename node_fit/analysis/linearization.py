@@ -1,4 +1,4 @@
-"""A model near an operating point, as a linear system: its modes, and its responses to steps and to sines."""
+"""Linearization of a model near an operating point: modes, step responses and frequency responses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     import pandas
     from scipy.signal import StateSpace as StateSpaceModel
 
-# Real parts below this share of the largest eigenvalue are taken for zero.
+# Real parts below this share of the largest eigenvalue count as zero.
 NEGLIGIBLE_GROWTH = 1e-6
-# A step response lasts so many of the slowest time constants, or of the longest periods.
+# Duration of a step response, in slowest time constants or in longest periods.
 SETTLING, SHOWN_PERIODS = 5.0, 5.0
-# Frequencies of a response: how far beyond the modes, in decades, and how many.
+# Frequency range beyond the modes [decades], and numbers of frequencies and times of responses.
 DECADES_BEYOND, RESPONSE_FREQUENCIES, RESPONSE_TIMES = 2.0, 400, 400
-# A gain falls below its static value by so many decibels at the end of the bandwidth.
+# Drop of the gain below its static value at the end of the bandwidth [dB].
 BANDWIDTH_DB = 3.0
 
 
 class Mode(NamedTuple):
-    """An eigenvalue [per unit of time], and of a pair the one with a positive imaginary part.
+    """An eigenvalue [per unit of time]; of a pair, the one with a positive imaginary part.
 
-    - `time_constant`: in which it grows or decays by a factor e [unit of time]; infinite if it does neither.
+    - `time_constant`: time of growth or decay by a factor of e [unit of time]; infinite if it does neither.
     - `natural_frequency`: the modulus of the eigenvalue [radians per unit of time].
-    - `damping`: the ratio of damping, 1 for a real eigenvalue that decays, -1 for one that grows.
+    - `damping`: the damping ratio, 1 for a real eigenvalue that decays, -1 for one that grows.
     """
 
     eigenvalue: complex
@@ -60,7 +60,7 @@ class StepResponse(NamedTuple):
     ys: Float[np.ndarray, "time channel"]
 
     def to_frame(self) -> "pandas.DataFrame":
-        """A `pandas.DataFrame` with the time and a column for each channel."""
+        """Returns a `pandas.DataFrame` with the time and a column for each channel."""
         import pandas as pd
 
         return pd.DataFrame({"time": self.ts} | dict(zip(self.channels, self.ys.T, strict=True)))
@@ -90,13 +90,13 @@ class FrequencyResponse(NamedTuple):
         return np.degrees(np.unwrap(np.angle(self.response), axis=0))
 
     def bandwidth(self, channel: str, input: str) -> float:
-        """The first frequency at which the gain is 3 dB below that at the lowest one; NaN if it stays above."""
+        """Returns the first frequency with a gain 3 dB below that at the lowest one; NaN if the gain stays above."""
         gain = self.magnitude[:, self.channels.index(channel), self.inputs.index(input)]
         below = np.flatnonzero(gain < gain[0] - BANDWIDTH_DB)
         return float(self.frequencies[below[0]]) if below.size else math.nan
 
     def to_frame(self) -> "pandas.DataFrame":
-        """A `pandas.DataFrame` with a row for each frequency, channel and input: gain [dB] and phase [degrees]."""
+        """Returns a `pandas.DataFrame` of gains [dB] and phases [degrees] by frequency, channel and input."""
         import pandas as pd
 
         count = len(self.frequencies)
@@ -129,7 +129,7 @@ class Linearization:
     - `rates`: the vector field at the point, shape `(state,)`; zero at an equilibrium.
     - `a`, `b`, `c`, `d`: the matrices, shapes `(state, state)`, `(state, input)`, `(channel, state)` and `(channel,
       input)`.
-    - `unit`: of time, if it is known.
+    - `unit`: the unit of time, if known.
     """
 
     point: dict[str, float]
@@ -145,8 +145,8 @@ class Linearization:
     @cached_property
     def eigenvalues(self) -> NDArray[np.complex128]:
         """The eigenvalues of `A`, the slowest first [per unit of time], shape `(state,)`."""
-        found = np.asarray(np.linalg.eigvals(self.a), np.complex128)
-        return found[np.lexsort((found.imag, np.abs(found)))]
+        values = np.asarray(np.linalg.eigvals(self.a), np.complex128)
+        return values[np.lexsort((values.imag, np.abs(values)))]
 
     @property
     def modes(self) -> list[Mode]:
@@ -160,12 +160,12 @@ class Linearization:
 
     @property
     def negligible(self) -> float:
-        """What the real part of an eigenvalue must exceed, not to be taken for zero."""
+        """Magnitude below which the real part of an eigenvalue counts as zero."""
         return NEGLIGIBLE_GROWTH * float(np.abs(self.eigenvalues).max(initial=0.0))
 
     @property
     def kind(self) -> str:
-        """What the point is by its eigenvalues: a stable or unstable node or focus, a saddle, or a centre."""
+        """The type of the point by its eigenvalues: a stable or unstable node or focus, a saddle, or a centre."""
         real, turns = self.eigenvalues.real, bool((np.abs(self.eigenvalues.imag) > self.negligible).any())
         if (np.abs(real) <= self.negligible).any():
             return "centre" if turns and (np.abs(real) <= self.negligible).all() else "degenerate"
@@ -181,12 +181,12 @@ class Linearization:
         return StateSpace(self.a, self.b, self.c, self.d)
 
     def step_response(self, input: str | None = None, ts: Sequence[float] | np.ndarray | None = None) -> StepResponse:
-        """The channels after a unit step of an input.
+        """Simulates the channels after a unit step of an input.
 
         **Arguments:** `input`: its name; the first if absent. `ts`: times after the step, evenly spaced from 0; by
         default five of the slowest time constants.
 
-        **Raises:** `ValueError` if there is no such input.
+        **Raises:** `ValueError` for an unknown input.
         """
         from scipy.signal import StateSpace, step
 
@@ -198,7 +198,7 @@ class Linearization:
         return StepResponse(name, self.channels, times, np.reshape(ys, (len(times), len(self.channels))))
 
     def frequency_response(self, frequencies: Sequence[float] | np.ndarray | None = None) -> FrequencyResponse:
-        """The transfer functions `C (iω - A)⁻¹ B + D` of all inputs to all channels.
+        """Computes the transfer functions `C (iω - A)⁻¹ B + D` of all inputs to all channels.
 
         **Arguments:** `frequencies`: angular frequencies ω [radians per unit of time]; by default from two decades
         below the slowest mode to two above the fastest.
@@ -223,10 +223,12 @@ class Linearization:
 
     @property
     def duration(self) -> float:
-        """How long a step response is shown [unit of time]."""
+        """The duration of a step response [unit of time]."""
         constants = [mode.time_constant for mode in self.modes if math.isfinite(mode.time_constant)]
         periods = [2 * math.pi / abs(mode.eigenvalue.imag) for mode in self.modes if mode.eigenvalue.imag]
-        return max([SETTLING * each for each in constants] or [SHOWN_PERIODS * each for each in periods] or [1.0])
+        return max(
+            [SETTLING * constant for constant in constants] or [SHOWN_PERIODS * period for period in periods] or [1.0]
+        )
 
     @property
     def frequencies(self) -> Float[np.ndarray, " frequency"]:
@@ -253,7 +255,7 @@ class Linearization:
 
 
 def describe_mode(eigenvalue: complex) -> Mode:
-    """The mode of an eigenvalue."""
+    """Returns the mode of an eigenvalue."""
     size = abs(eigenvalue)
     time = 1 / abs(eigenvalue.real) if eigenvalue.real else math.inf
     return Mode(eigenvalue, time, size, -eigenvalue.real / size if size else 0.0)
@@ -265,16 +267,16 @@ def linearize_near(
     u: Mapping[str, float] | None = None,
     t: float | None = None,
 ) -> Linearization:
-    """A model near a point.
+    """Linearizes a model near a point.
 
     **Arguments:**
 
-    - `model`: of a fit, or loaded.
-    - `at`: states by name [unit of each]; those that are absent have their typical values in the training data.
+    - `model`: the model of a fit, or a loaded one.
+    - `at`: states by name [in their units]; absent ones have their typical values in the training data.
     - `u`: inputs by name, likewise.
     - `t`: the time, for a field that depends on it; the beginning of the training data if absent.
 
-    **Raises:** `ValueError` if there is no such state or input.
+    **Raises:** `ValueError` for an unknown state or input.
     """
     check_known_values("at", at or (), model.latent)
     check_known_values("u", u or (), model.inputs, "an input")
@@ -287,7 +289,7 @@ def linearize_near(
 def scaled_point(
     model: NeuralODE, at: Mapping[str, float], u: Mapping[str, float], t: float | None
 ) -> tuple[Array, Array, Array]:
-    """A time, states and inputs in the solver's units; typical ones where none are given."""
+    """Returns a time, states and inputs in the solver's units; typical ones by default."""
     zeros = jnp.zeros(len(model.latent)), jnp.zeros(len(model.inputs))
     time, y, v = model.system.in_users_units(jnp.zeros(()), *zeros)
     y = jnp.array([at.get(name, value) for name, value in zip(model.latent, y.tolist(), strict=True)], float)
@@ -296,16 +298,16 @@ def scaled_point(
 
 
 def linearize_at(model: NeuralODE, t: Array, z: Array, v: Array) -> Linearization:
-    """A model in double precision near a point in the solver's units."""
+    """Linearizes a model in double precision near a point in the solver's units."""
     time, y, u = model.system.in_users_units(t, z, v)
-    rates, a, b, c, d = (np.asarray(each, np.float64) for each in differentiate(model, time, y, u))
+    rates, a, b, c, d = (np.asarray(array, np.float64) for array in differentiate(model, time, y, u))
     points = dict(zip(model.latent, y.tolist(), strict=True)), dict(zip(model.inputs, u.tolist(), strict=True))
     return Linearization(*points, model.states, rates, a, b, c, d, dict(model.units).get(model.system.time))
 
 
 @eqx.filter_jit
 def differentiate(model: NeuralODE, t: Array, y: Array, u: Array) -> tuple[Array, ...]:
-    """The vector field at a point, and the derivatives of it and of the channels, in the user's units."""
+    """Returns the vector field at a point, its derivatives and those of the channels, in the user's units."""
     a, b = jax.jacfwd(model.vector_field, argnums=(1, 2))(t, y, u)
 
     def channels(y: Array, u: Array) -> Array:
@@ -316,7 +318,7 @@ def differentiate(model: NeuralODE, t: Array, y: Array, u: Array) -> tuple[Array
 
 
 def users_channels(model: NeuralODE, t: Array, y: Array, u: Array) -> Float[Array, " channel"]:
-    """The measured channels in the user's units."""
+    """Returns the measured channels in the user's units."""
     scaler = model.scaler
     zs = model.channels(*model.system.in_solver_units(t, y, u))
     return columns_by_name(

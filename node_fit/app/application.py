@@ -1,4 +1,4 @@
-"""One job: from a composed config to a run directory."""
+"""Runs one job: from a composed config to a run directory."""
 
 import functools
 import sys
@@ -118,7 +118,7 @@ def run_command(config: DictConfig, imported: float, tracebacks: bool, trial: Pr
 
 
 def join_processes(config: DictConfig) -> bool:
-    """Joins the processes of a distributed run if the config asks for it; returns whether this process writes files."""
+    """Joins a distributed run if the config requests one; returns whether this process writes files."""
     coordinator = OmegaConf.select(config, "device.coordinator")
     if coordinator is None:
         return True
@@ -132,7 +132,7 @@ def join_processes(config: DictConfig) -> bool:
 def report_failure(
     error: Exception, config: DictConfig, files: RunDirectory | None, overrides: list[str], tracebacks: bool
 ) -> None:
-    """Prints why a job has failed, and writes it to the job's summary."""
+    """Prints why a job failed, and writes the reason to its summary."""
     expected = isinstance(error, (ValueError, OSError))
     reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows the traceback)"
     if isinstance(error, jax.errors.JaxRuntimeError) and config.compile_cache is not False:
@@ -166,7 +166,7 @@ class Job:
         self.hydra = HydraConfig.get()
         self.splits: Splits
         self.place: Placement
-        # The data by their roles: as they were given, and in windows if the config asks for them.
+        # The data by role: as read, and in windows if the config requests them.
         self.whole: dict[str, Dataset] = {}
         self.windows: dict[str, Dataset] = {}
         self.notes: list[str] = []
@@ -190,10 +190,10 @@ class Job:
             return EXIT.get(fit.status, interruption.exit_code)
 
     def leave(self) -> None:
-        """Says what is there, where Ctrl-C ends the process before the fit has come to an end."""
-        kept = self.files.holds_run()
-        rest = f"continue with resume={self.files.path}" if kept else "nothing was fitted yet"
-        self.console.print(f"stopped by SIGINT; {rest}", soft_wrap=True, markup=False)
+        """Reports the saved state when Ctrl-C ends the process before the fit ends."""
+        is_saved = self.files.holds_run()
+        advice = f"continue with resume={self.files.path}" if is_saved else "nothing was fitted yet"
+        self.console.print(f"stopped by SIGINT; {advice}", soft_wrap=True, markup=False)
 
     def assist(self) -> int:
         """Computes a share of a distributed run whose first process prints and writes the results."""
@@ -223,21 +223,21 @@ class Job:
         parts = build_parts(self.config)
         with errors_of_data():
             loaded, self.notes = parts.load_and_tell()
-            for part in loaded.named().values():  # Of the test data, too, which a fit does not see.
+            for part in loaded.named().values():  # Including the test data, which the fit does not see.
                 parts.options.scaling.check(part)
             names = [name for part in loaded.named().values() for name in part.trajectories]
             check_known_names(trajectories_to_plot(self.config) or (), names)
         longest = max(int(part.lengths.max()) for part in loaded.named().values())
         if (window := self.config.evaluation.window) and window > longest:
             self.notes.append(f"evaluation.window={window} is more than the {longest} rows of the longest trajectory")
-        # Windows for the scores. The training data stay whole here, since the fit cuts its own windows, and are cut at
-        # the end for their score.
+        # Windows for the scores. The training data stay whole here, since the fit cuts its own windows; they are cut at
+        # the end for scoring.
         self.splits = loaded.windows(self.config.evaluation.window)._replace(train=loaded.train)
         self.whole, self.windows = self.splits.named(), self.splits.windows(self.config.evaluation.window).named()
         if self.config.resume:
             self.files.check_data(self.splits.named())
         else:
-            # The record comes first, since it says that the other files are a run's.
+            # Write the record first, since it marks the other files as part of a run.
             self.files.write_record(command_record(self.hydra), self.splits.named())
             write_file(self.files.config, write_config(self.config).encode())
         options = parts.options.for_data(loaded.train)
@@ -261,7 +261,7 @@ class Job:
         self.announce_data("node_fit: ")
 
     def answer_first(self, options: Options) -> None:
-        """Says at once what simple models make of the data, where a person waits for this run alone."""
+        """Starts the first answer if this is a single run, for which a user is waiting."""
         alone = self.number is None and self.trial is None and not self.config.resume
         if alone and has_first_answer(self.windows, options.scaling.angles):
             say = functools.partial(self.console.print, soft_wrap=True, markup=False)
@@ -271,12 +271,12 @@ class Job:
 
     @property
     def pictured(self) -> Sequence[str]:
-        """The trajectories in pictures before the end: one, since to draw more would take the time of the fit."""
+        """The trajectories in plots during the fit: one by default, since drawing more would slow the fit."""
         first = self.windows[find_telling_role(self.windows)].trajectories[:1]
         return trajectories_to_plot(self.config) or first
 
     def beside_training(self, options: Options) -> list[Callback]:
-        """What goes on while a single fit trains."""
+        """Returns the callbacks that work beside the training of a single fit."""
         if options.members.count > 1:
             return []
         if self.number is None and self.trial is None:
@@ -284,13 +284,13 @@ class Job:
         return [Rehearsal(self.named), *([] if self.moving is None else [self.moving])]
 
     def describe_change(self, summary: Summary) -> list[str]:
-        """What the fit has changed against the first answer, if there was one."""
+        """Compares the fit with the first answer, if one exists."""
         answer = None if self.answering is None else self.answering.answer
         change = None if answer is None else answer.describe_change(summary)
         return [] if change is None else [change]
 
     def say_where(self) -> None:
-        """Says where the run's files are."""
+        """Prints the run's directory."""
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
 
     def announce_data(self, title: str) -> None:
@@ -313,13 +313,13 @@ class Job:
         return self.hydra.job.num if self.hydra.mode == RunMode.MULTIRUN else None
 
     def named(self, horizon: int | None = None) -> dict[str, Dataset]:
-        """The data to predict, in windows if the config asks for them, or the model predicts nothing longer."""
+        """Returns the data to predict, in windows if the config requests them or the model predicts no longer."""
         if horizon is None or self.config.evaluation.window:
             return self.windows
         return {name: part.windows(horizon, horizon) for name, part in self.windows.items()}
 
     def finish(self, fit: Fit, display: Display) -> None:
-        """Writes, plots and prints the results; first the model, and how the fit ended, if it was interrupted."""
+        """Writes, plots and prints the results: the model first, and then the status of an interrupted fit."""
         words = overrides_of(self.hydra, self.files.record, self.config.resume)
         fit.save(self.files.model)
         if fit.status == "interrupted":
@@ -334,9 +334,9 @@ class Job:
             if earlier is not None:
                 earlier.end()
         page = self.draw(fit, report)
-        # Rows that the run has said it was given.
-        given = {name: int(part.scored.sum()) for name, part in self.whole.items()}
-        summary = summarise(fit, report, given, self.place, self.config.confidence)
+        # Numbers of rows as announced at the start.
+        row_counts = {name: int(part.scored.sum()) for name, part in self.whole.items()}
+        summary = summarise(fit, report, row_counts, self.place, self.config.confidence)
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         summary["data"] = self.notes
@@ -347,7 +347,7 @@ class Job:
             describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
             *([LINEAR_IS_BEST] if fit.is_linear else []),
             *described_attempts(fit.attempts, fit.choices, fit.horizon),
-            *(f"{each.value}: {each.reason}" for each in fit.choices if each.key == "refit"),
+            *(f"{choice.value}: {choice.reason}" for choice in fit.choices if choice.key == "refit"),
             *self.describe_change(summary),
             report.verdict.sentence,
         ):
@@ -359,7 +359,7 @@ class Job:
     def draw(self, fit: Fit, report: Assessment) -> Page | None:
         """Draws the plots; a multirun in this process draws them in background processes.
 
-        **Returns:** what the run's page shows, or `None` if it can't be had.
+        **Returns:** the content of the run's page, or `None` if it failed.
         """
         page = None
         with warn_on_error(f"the plots in {self.files.plots} were", self.files.plots):
@@ -371,9 +371,11 @@ class Job:
             sweep = None if self.number is None else self.files.path.absolute().parent
             page = Page(self.files.path.absolute(), curves, slopes, sweep)
             losses = () if fit.restarts is None else fit.restarts.losses
-            kept = next((each.name for each in fit.attempts if each.kept), None)
+            kept_attempt = next((attempt.name for attempt in fit.attempts if attempt.kept), None)
             names = trajectories_to_plot(self.config)
-            self.beside(Pictures(self.files.plots, self.files.read_metrics(), curves, slopes, losses, kept, names))
+            self.beside(
+                Pictures(self.files.plots, self.files.read_metrics(), curves, slopes, losses, kept_attempt, names)
+            )
         return page
 
     def draw_page(self, page: Page) -> None:
@@ -389,6 +391,6 @@ class Job:
 
 
 def extent(part: Dataset) -> str:
-    """How much of the data a split holds, such as `12 rows of 3 trajectories`."""
+    """Formats the size of a split, such as `12 rows of 3 trajectories`."""
     rows, names = pluralize(int(part.scored.sum()), "row"), part.trajectories
     return rows if len(names) == 1 else f"{rows} of {pluralize(len(names), 'trajectory')}"

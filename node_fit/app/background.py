@@ -1,4 +1,4 @@
-"""What is made beside a run or a multirun: plots and pages in background processes, and what a run's end needs."""
+"""Background work of a run or a multirun: plots and pages in other processes, and compilation for the run's end."""
 
 import importlib
 import logging
@@ -32,9 +32,9 @@ BACKGROUND_LOG = logging.getLogger(__name__)
 PROCESSES = max(1, min(4, (os.cpu_count() or 1) - 1))
 
 FIT_PICTURE = "fit.png"
-# Values in a picture of a run under way, beyond which drawing takes seconds.
+# Maximum number of values in a plot of an unfinished run; more take seconds to draw.
 MAX_DRAWN_VALUES = 100_000
-# The share of a run's time that goes into pictures of the fit so far, and the least seconds between two.
+# Maximum share of a run's time for plots of the current fit, and minimum pause between them [s].
 MAX_PICTURE_SHARE, MIN_PICTURE_PAUSE = 0.05, 3.0
 
 
@@ -46,9 +46,9 @@ class Pictures:
     - `rows`: the rows of `metrics.csv`.
     - `curves`: the data and the model's curves.
     - `slopes`: the vector field at `phase_points(curves)`, or `None` if there is no phase portrait.
-    - `starts`: the losses of several starts, if there were.
-    - `kept`: the attempt that is the result.
-    - `trajectories`: those that are drawn; `None` for the best, the median and the worst.
+    - `starts`: the losses of several starts, or empty.
+    - `kept`: the name of the kept attempt.
+    - `trajectories`: the trajectories to draw; `None` for the best, the median and the worst.
     """
 
     folder: Path
@@ -75,10 +75,10 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Page:
-    """The picklable content of a run's page that its directory does not hold yet.
+    """The picklable content of a run's page that is not in its directory yet.
 
     - `folder`: the run's directory.
-    - `curves`, `slopes`: as of `Pictures`.
+    - `curves`, `slopes`: as in `Pictures`.
     - `sweep`: the directory of the multirun that the run belongs to, or `None`.
     """
 
@@ -103,7 +103,7 @@ class Page:
 
 
 def png_of_fit(curves: Curves, caption: str, trajectories: Sequence[str] | None = None) -> bytes:
-    """A picture of curves that the fit's own will replace, as a PNG file; `caption` says what they are."""
+    """Draws a preliminary plot of curves as a PNG file, with a caption."""
     with use_style():
         return png(fit_figure(curves, trajectories, caption))
 
@@ -140,7 +140,7 @@ class Drawing:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def finish(self) -> None:
-        """Draws here what no process has begun, waits for the others, and warns about what failed."""
+        """Draws pending plots in this process, waits for the running ones, and warns about failures."""
         while self.under_way:
             drawn, future = self.under_way.pop()
             with warn_on_error(drawn.title, drawn.folder):
@@ -150,12 +150,12 @@ class Drawing:
                     self.wait(future)
         if self.pool is not None:
             for process in self.pool._processes.values():
-                process.kill()  # They have nothing left to do, and take a while to end by themselves.
+                process.kill()  # They are idle, and would take a while to exit.
             self.pool.shutdown()
             self.pool = None
 
     def wait(self, future: Future[None]) -> None:
-        """Waits for a plot, unless the thread that hands out the work has ended for lack of memory."""
+        """Waits for a plot, unless the pool's manager thread has died for lack of memory."""
         while not future.done():
             wait([future], timeout=1.0)
             if not future.done() and not self.is_managed():
@@ -163,13 +163,13 @@ class Drawing:
         future.result()
 
     def is_managed(self) -> bool:
-        """Whether the pool's own thread is alive; if it has ended by an error, no future of the pool ever ends."""
+        """Whether the pool's manager thread is alive; if it has died, the pool's futures never finish."""
         thread = getattr(self.pool, "_executor_manager_thread", None)
         return thread is None or thread.is_alive()
 
 
 def load_plots() -> None:
-    """Imports in a worker what plots and pages need."""
+    """Imports the modules for plots and pages in a worker."""
     for name in ("jinja2", "matplotlib.backends.backend_agg", "matplotlib.figure", "pyarrow.csv"):
         importlib.import_module(name)
 
@@ -178,7 +178,7 @@ def load_plots() -> None:
 def warn_on_error(title: str, folder: Path):
     """Turns an exception into a warning, since a run is worth keeping without plots or its page.
 
-    **Arguments:** `title`: what is drawn, `folder`: where.
+    **Arguments:** `title`: the subject of the warning, `folder`: the output folder.
     """
     try:
         yield
@@ -204,12 +204,12 @@ DRAWING = Drawing()
 
 
 class Rehearsal(Callback):
-    """Rehearses the end of a single fit in a thread, once its first steps have been taken.
+    """Compiles the final simulation of a single fit in a thread, after its first steps.
 
-    A failure is passed over: the end itself will report it. A process that ends with an error waits for the thread,
-    since Python can't end beside one that compiles.
+    Failures are ignored, since the end of the run reports them. A process that ends with an error waits for the thread,
+    since Python can't exit while it compiles.
 
-    **Arguments:** `splits`: returns the data that will be predicted, by name.
+    **Arguments:** `splits`: returns the data to predict, by name.
     """
 
     def __init__(self, splits: Callable[[], dict[str, Dataset]]):
@@ -240,14 +240,14 @@ class Rehearsal(Callback):
 class MovingPicture(Callback):
     """Draws the best model so far while a run trains, in a thread, until the picture of the fit replaces it.
 
-    It takes a twentieth of the time. A failure is passed over. A process that ends with an error waits for the thread,
-    as for a rehearsal.
+    It takes a twentieth of the time. Failures are ignored. A process that ends with an error waits for the thread, as
+    for a rehearsal.
 
     **Arguments:**
 
-    - `splits`: returns the data that will be predicted, by name.
+    - `splits`: returns the data to predict, by name.
     - `picture`: the file to write.
-    - `trajectories`: names of those that are drawn.
+    - `trajectories`: names of the trajectories to draw.
     """
 
     def __init__(self, splits: Callable[[], dict[str, Dataset]], picture: Path, trajectories: Sequence[str]):
@@ -258,7 +258,7 @@ class MovingPicture(Callback):
 
     def on_training_start(self, model_of: ModelOf) -> None:
         self.model_of = model_of
-        # Programs of another attempt are compiled anew, which short ones are not worth.
+        # Each attempt recompiles its programs, which is not worthwhile for short attempts.
         self.due = max(self.due, time.perf_counter() + MIN_PICTURE_PAUSE)
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
@@ -273,7 +273,7 @@ class MovingPicture(Callback):
         return None
 
     def end(self) -> None:
-        """Waits for a picture under way."""
+        """Waits for an unfinished plot."""
         if self.thread is not None:
             self.thread.join()
 

@@ -1,4 +1,4 @@
-"""What a run tells: its summary as a file, and lines and tables in a terminal."""
+"""The results of a run: its summary, and its lines and tables in a terminal."""
 
 import io
 import math
@@ -35,11 +35,11 @@ from ..sysid.state_space import StateSpace
 from ..training.callback import ENDED
 from ..uncertainty.confidence import ConfidenceInterval, Method, shown_with_interval
 
-# How sure constants are is found by one of these.
+# Methods for the confidence of constants.
 Sureness = Method | Literal["none"]
 EVERY = ("train", "validation", "test")
 NOT_ASKED = "confidence=none."
-# Kinds of diagnosis after which nothing need be said of residuals: they are small, or no noise for another reason.
+# Kinds of diagnosis that make notes on residuals redundant: they are small, or differ from noise for another reason.
 SAYS_ENOUGH = ("good", "failed", "unstable", "coarse", "flat", "unfinished")
 # Maximum number of channels of a split in the table of scores.
 MOST_PRINTED_CHANNELS = 6
@@ -50,10 +50,10 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
 
     **Arguments:**
 
-    - `fit`, `report`: the run's fit, and what it is worth on the run's data.
-    - `given`: number of rows of each split, with those that starts are read from.
+    - `fit`, `report`: the run's fit, and its assessment on the run's data.
+    - `given`: number of rows of each split, including those that initial states are read from.
     - `place`: the run's precision and devices.
-    - `method`: of the confidence of constants: `fisher`, `profile` or `none`.
+    - `method`: method for the confidence of constants: `fisher`, `profile` or `none`.
     """
     simple, scores = report.baselines, {name: score.as_dict() for name, score in report.scores.items()}
     sure = sureness(fit, method)
@@ -81,15 +81,15 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
             kind: {name: simple[name][kind].as_dict() if name in simple else None for name in EVERY}
             for kind in simple["train"]
         },
-        # Rows that are scored, and those that the run has said it was given.
+        # Numbers of scored rows, and of rows as announced at the start.
         "rows": {name: int(part.scored.sum()) for name, part in report.splits.items()},
         "given_rows": dict(given),
-        "choices": {each.key: {"value": str(each.value), "reason": each.reason} for each in fit.choices},
+        "choices": {item.key: {"value": str(item.value), "reason": item.reason} for item in fit.choices},
         "warnings": list(fit.warnings),
         "linear_is_best": fit.is_linear,
         "diagnosis": asdict(report.verdict),
         "expected": None if report.expected is None else asdict(report.expected),
-        "attempts": [asdict(each) for each in fit.attempts],
+        "attempts": [asdict(item) for item in fit.attempts],
         "horizon": fit.horizon,
         "chaos": None if report.case.chaos is None else report.case.chaos.as_dict(),
         "starts": None if fit.restarts is None else fit.restarts.as_dict(),
@@ -98,7 +98,7 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
 
 
 def describe_model(model: NeuralODE | Ensemble) -> Json:
-    """The classes of a model's parts, its equations with their constants by name, and what a linear one is."""
+    """Describes a model: classes of its parts, equations with named constants, and the state space of a linear one."""
     one, space = model.typical, StateSpace.of(model)
     parts = {name: type(getattr(one, name)).__name__ for name in ("field", "start", "observation")}
     return {
@@ -110,13 +110,13 @@ def describe_model(model: NeuralODE | Ensemble) -> Json:
 
 
 def derived_values(fit: Fit) -> dict[str, float | AnyArray]:
-    """The quantities that follow from the constants, at their fitted values."""
+    """Computes the derived quantities at the fitted constants."""
     values = fit.model.constants()
-    return {each.name: each.of(values) for each in quantities(fit.options.derived)}
+    return {quantity.name: quantity.of(values) for quantity in quantities(fit.options.derived)}
 
 
 def sureness(fit: Fit, method: Sureness) -> dict[str, Json]:
-    """How sure the constants are, and the likelihood; or why that is left out."""
+    """Returns the confidence of the constants and the likelihood, or the reason for leaving them out."""
     if method == "none":
         reason = NOT_ASKED
     elif not fit.model.constants():
@@ -130,7 +130,7 @@ def sureness(fit: Fit, method: Sureness) -> dict[str, Json]:
 
 
 def describe_ensemble(fit: Fit, report: Assessment) -> Json | None:
-    """How the members ended, and what share of each split's measurements their bands cover; `None` of a single fit."""
+    """Describes the members' ends and the coverage of their bands by split; `None` for a single fit."""
     ensemble = fit.model if isinstance(fit.model, Ensemble) else None
     if ensemble is None and not fit.members:
         return None
@@ -164,11 +164,11 @@ class TolerantConsole(Console):
 
 
 def make_console(stderr: bool = False) -> Console:
-    """A console on standard output or standard error, 120 columns wide if it is not a terminal."""
+    """Makes a console on standard output or standard error, 120 columns wide if it is not a terminal."""
     stream = sys.stderr if stderr else sys.stdout
-    if isinstance(stream, io.TextIOWrapper):  # One of Python's own.
+    if isinstance(stream, io.TextIOWrapper):  # Python's own stream.
         stream.reconfigure(errors="backslashreplace")
-    # Names of states may hold brackets, which are no markup.
+    # State names can contain brackets, which are not markup.
     console = TolerantConsole(highlight=False, markup=False, stderr=stderr)
     return console if console.is_terminal else TolerantConsole(highlight=False, markup=False, stderr=stderr, width=120)
 
@@ -180,7 +180,7 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def print_table(console: Console, table: RichTable) -> None:
-    """Prints a table, or, where the terminal is too narrow for its columns, a line for each of its rows."""
+    """Prints a table, or a line per row if the terminal is too narrow."""
     if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
         console.print(table)
         return
@@ -191,7 +191,7 @@ def print_table(console: Console, table: RichTable) -> None:
 
 
 def print_scores(console: Console, summary: Summary) -> None:
-    """Prints the run's scores next to those of the baselines; of many channels, those that are predicted worst."""
+    """Prints the run's scores next to those of the baselines; with many channels, only the worst."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     table.add_column("split")
     table.add_column("channel")
@@ -201,18 +201,27 @@ def print_scores(console: Console, summary: Summary) -> None:
     for split, score in summary["metrics"].items():
         if score is None:
             continue
-        simple = [own for figures in summary["baselines"].values() if (own := figures[split]) is not None]
+        simple_figures = [
+            channel_figures
+            for figures in summary["baselines"].values()
+            if (channel_figures := figures[split]) is not None
+        ]
         names = find_worst(score["channels"])
         left_out = len(score["channels"]) - len(names)
         rows: list[tuple[str, Figures, Sequence[Figures]]] = []
         if len(score["channels"]) > 1:
-            rows.append(("all", score, simple))
+            rows.append(("all", score, simple_figures))
         for name in names:
-            rows.append((name, score["channels"][name], [figures["channels"][name] for figures in simple]))
-        for name, own, others in rows:
-            simpler = (format_number(other["nrmse"]) for other in others)
+            rows.append((name, score["channels"][name], [figures["channels"][name] for figures in simple_figures]))
+        for name, channel_figures, baselines in rows:
+            simpler = (format_number(baseline["nrmse"]) for baseline in baselines)
             table.add_row(
-                split, name, format_number(own["rmse"]), format_number(own["nrmse"]), explain_term(own["r2"]), *simpler
+                split,
+                name,
+                format_number(channel_figures["rmse"]),
+                format_number(channel_figures["nrmse"]),
+                explain_term(channel_figures["r2"]),
+                *simpler,
             )
     print_table(console, table)
     if left_out:
@@ -225,7 +234,7 @@ def print_scores(console: Console, summary: Summary) -> None:
 
 
 def find_worst(channels: Mapping[str, Figures]) -> list[str]:
-    """The channels to show: all, or, if there are many, those with the highest NRMSE, the highest first."""
+    """Returns the channels to show: all, or, if there are many, those with the highest NRMSE in descending order."""
     if len(channels) <= MOST_PRINTED_CHANNELS:
         return list(channels)
 
@@ -237,7 +246,7 @@ def find_worst(channels: Mapping[str, Figures]) -> list[str]:
 
 
 def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, Json], held: str = "") -> str:
-    """Names with their values, and with their intervals if there are some; `held` is said of those without one then."""
+    """Formats names with values and intervals. `held` labels values without an interval if others have one."""
     shown: list[str] = []
     for name, value in values.items():
         if name in intervals:
@@ -250,41 +259,41 @@ def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, J
 
 def print_equations(console: Console, summary: Summary) -> None:
     """Prints the equations, at the fitted constants, unless they were given."""
-    kept = (each["keys"] for each in summary["attempts"] if each["kept"])
-    if summary["equations"] and ("field" in summary["choices"] or any("field" in keys for keys in kept)):
+    kept_keys = (attempt["keys"] for attempt in summary["attempts"] if attempt["kept"])
+    if summary["equations"] and ("field" in summary["choices"] or any("field" in keys for keys in kept_keys)):
         console.print("equations:")
         for state, text in summary["equations"].items():
             console.print(f"  d{state}/dt = {text}", soft_wrap=True, markup=False)
 
 
 def print_constants(console: Console, summary: Summary) -> None:
-    """Prints the fitted constants of known equations, what follows from them, and how sure they are."""
+    """Prints the fitted constants of known equations, derived quantities, and their intervals."""
     constants, derived, confidence = summary["constants"], summary["derived"], summary["confidence"]
     if not constants:
         return
     level = f" (intervals at {confidence['level']:.0%})" if "constants" in confidence else ""
-    said = [*confidence.get("undetermined", ()), *confidence.get("notes", ())]
+    notes = [*confidence.get("undetermined", ()), *confidence.get("notes", ())]
     if (reason := confidence.get("left_out")) and reason != NOT_ASKED:
-        said.append(f"No intervals of the constants: {reason}")
+        notes.append(f"No intervals of the constants: {reason}")
     lines = [f"constants: {with_intervals(constants, confidence.get('constants', {}), 'held')}{level}"]
     if derived:
         lines.append(f"derived: {with_intervals(derived, confidence.get('derived', {}))}")
-    for line in (*lines, *said):
+    for line in (*lines, *notes):
         console.print(line, soft_wrap=True, markup=False)
 
 
 def print_residuals(console: Console, summary: Summary) -> None:
-    """Prints what the residuals of the training data depend on, unless the diagnosis or an interval's note says it."""
+    """Prints the dependencies of the training residuals, unless the diagnosis or a note has them already."""
     if summary["diagnosis"]["kind"] in SAYS_ENOUGH:
         return
-    told = [*summary["confidence"].get("notes", ()), summary["diagnosis"]["sentence"]]
+    printed = [*summary["confidence"].get("notes", ()), summary["diagnosis"]["sentence"]]
     for sentence in summary["residuals"]["train"]["says"]:
-        if not (sentence.startswith("Neighbouring") and any("eighbouring residuals" in each for each in told)):
+        if not (sentence.startswith("Neighbouring") and any("eighbouring residuals" in text for text in printed)):
             console.print(sentence, soft_wrap=True, markup=False)
 
 
 def print_results(console: Console, summary: Summary, starts: Restarts | None) -> None:
-    """Prints scores, bands, constants, what residuals depend on, and what came of several starts."""
+    """Prints scores, results of several starts, bands, equations, constants, and dependencies of residuals."""
     print_scores(console, summary)
     if starts is not None and starts.fits[0].constants:
         console.print(f"starts: {starts}", soft_wrap=True)
@@ -295,26 +304,26 @@ def print_results(console: Console, summary: Summary, starts: Restarts | None) -
 
 
 def describe_end(status: str, reason: str, *, took_steps: bool) -> str:
-    """How a fit ended; one that was resumed after its end has taken no step."""
-    whole = status in ENDED and not took_steps
-    return f"{status}: {reason}" + ("; it had ended before, and took no further step" if whole else "")
+    """Describes how a fit ended; a fit resumed after its end takes no steps."""
+    had_ended = status in ENDED and not took_steps
+    return f"{status}: {reason}" + ("; it had ended before, and took no further step" if had_ended else "")
 
 
 def described_attempts(attempts: Sequence[Attempt], choices: Sequence[Choice], horizon: int | None) -> list[str]:
-    """What was tried, what it has brought, and those of the choices that the kept one has made anew."""
+    """Describes the attempts and their results, with the choices that the kept attempt changed."""
     if len(attempts) < 2:
         return []
     lines = [f"tried {pluralize(len(attempts), 'fit')}:"]
-    for each in attempts:
-        lines.append(f"  {'*' if each.kept else '-'} {each}")
-        lines += [f"    {choice}" for choice in choices if each.kept and choice.key in each.keys]
+    for attempt in attempts:
+        lines.append(f"  {'*' if attempt.kept else '-'} {attempt}")
+        lines += [f"    {choice}" for choice in choices if attempt.kept and choice.key in attempt.keys]
     if horizon is not None:
         lines.append(f"scores are of forecasts over windows of {horizon} rows: no whole trajectory is predicted")
     return lines
 
 
 def print_bands(console: Console, ensemble: Json | None) -> None:
-    """Prints the share of measurements that the bands of an ensemble cover, if there are bands."""
+    """Prints the coverage of an ensemble's bands, if it has any."""
     if not ensemble or not ensemble["coverage"]:
         return
     shares = ", ".join(f"{share:.0%} of {name}" for name, share in ensemble["coverage"].items() if share is not None)

@@ -1,4 +1,4 @@
-"""The first answer of a run: what simple models or known equations make of the data, before anything is compiled."""
+"""The first answer of a run: the fit of simple models or known equations to the data, before any compilation."""
 
 import math
 import threading
@@ -19,13 +19,13 @@ from ..storage.files import write_file
 from .background import MAX_DRAWN_VALUES, png_of_fit
 from .console import format_number
 
-# Seconds that a run waits for the answer; a longer one comes beside the fit.
+# Maximum wait for the answer [s]; a slower answer arrives while the fit runs.
 MAX_ANSWER_WAIT = 1.0
 MAX_CURVE_POINTS = 1_000
 SIMPLE_MODELS = {"linear": "a linear model", "persistence": "the last known value", "mean": "the mean"}
-# By how much errors differ that are as good as each other.
+# Relative difference below which errors count as equal.
 EQUAL_ERROR = 0.01
-# Of the roles of data that a run has, the first tells how good a model is.
+# Roles of data, by preference for judging a model.
 TELLING_ROLES = ("validation", "test", TRAIN)
 LINEAR_CAPTION, EQUATIONS_CAPTION = (
     "a linear model, which the fit will replace",
@@ -35,11 +35,11 @@ LINEAR_CAPTION, EQUATIONS_CAPTION = (
 
 @dataclass(frozen=True)
 class FirstAnswer:
-    """How good simple models are, or known equations.
+    """The scores of simple models or known equations.
 
-    - `role`: the data that they predict: those held out, if some are.
-    - `nrmse`: by the names of `predict_baselines`, those that are finite.
-    - `equations`: a fit of them. `error`: its NRMSE.
+    - `role`: the data that they predict: held-out data if available.
+    - `nrmse`: the finite NRMSEs, by the names of `predict_baselines`.
+    - `equations`: the fit of the known equations. `error`: its NRMSE.
     """
 
     role: str
@@ -49,15 +49,17 @@ class FirstAnswer:
 
     @staticmethod
     def of(splits: Mapping[str, Dataset], field: object = None, draws: int = 0) -> "FirstAnswer | None":
-        """The answer for data by their roles; None where nothing varies, so that not even the mean has a score, and
-        where states jump at events without equations that say what they do then.
+        """Computes the answer for data by role.
 
-        **Arguments:** `field`, `draws`: as of `fit_without_compiling`.
+        Returns None if the data are constant, so that not even the mean has a score, or if states jump at events and no
+        equations were fitted.
+
+        **Arguments:** `field`, `draws`: as in `fit_without_compiling`.
         """
         role = find_telling_role(splits)
         scores = baselines(splits[TRAIN], splits[role])
-        known = {name: scores[name].nrmse for name in SIMPLE_MODELS if name in scores}
-        finite = {name: nrmse for name, nrmse in known.items() if math.isfinite(nrmse)}
+        errors = {name: scores[name].nrmse for name in SIMPLE_MODELS if name in scores}
+        finite = {name: nrmse for name, nrmse in errors.items() if math.isfinite(nrmse)}
         if "mean" not in finite:
             return None
         fit = fit_without_compiling(field, splits, TRAIN, draws=draws)
@@ -72,19 +74,19 @@ class FirstAnswer:
         return min(self.nrmse, key=lambda name: self.nrmse[name])
 
     def __str__(self) -> str:
-        simple = [(SIMPLE_MODELS[name], error) for name, error in self.nrmse.items()]
+        errors = [(SIMPLE_MODELS[name], error) for name, error in self.nrmse.items()]
         if self.equations is None:
-            (name, error), *simple = simple
-            said, values = f"{name} has", ""
+            (name, error), *errors = errors
+            subject, values = f"{name} has", ""
         else:
-            said, error, constants = "the equations have", self.error, self.equations.constants
+            subject, error, constants = "the equations have", self.error, self.equations.constants
             values = ", ".join(f"{name} = {value:.3g}" for name, value in constants.items())
         named = f" ({values})" if values else ""
-        rest = "".join(f", {name} {format_number(error)}" for name, error in simple)
-        return f"first answer: {said} an NRMSE of {format_number(error)} on {self.role} data{named}{rest}"
+        comparison = "".join(f", {name} {format_number(error)}" for name, error in errors)
+        return f"first answer: {subject} an NRMSE of {format_number(error)} on {self.role} data{named}{comparison}"
 
     def describe_change(self, summary: Summary) -> str | None:
-        """What the fit has changed, by the run's own scores of both, on the same rows; None without scores."""
+        """Compares the fit with the first answer by the run's scores on the same rows; None without scores."""
         fitted, simple = summary["metrics"].get(self.role), summary["baselines"].get(self.best, {}).get(self.role)
         if fitted is None or (new := fitted["nrmse"]) is None:
             return None
@@ -108,7 +110,7 @@ def compare_errors(new: float, old: float) -> str:
 
 
 def find_telling_role(splits: Mapping[str, Dataset]) -> str:
-    """The role of the data that tell how good a model is."""
+    """Returns the role of the data for judging a model."""
     return next(role for role in TELLING_ROLES if role in splits)
 
 
@@ -117,25 +119,25 @@ def has_events(splits: Mapping[str, Dataset]) -> bool:
 
 
 def has_first_answer(splits: Mapping[str, Dataset], angles: object) -> bool:
-    """Whether there may be an answer: it knows nothing of turns.
+    """Whether a first answer is possible; it does not support angles.
 
-    **Arguments:** `angles`: the states that the run takes for angles, which the data themselves do not name yet.
+    **Arguments:** `angles`: states that the run treats as angles, which the data do not record yet.
     """
     return not angles and not any(part.angles for part in splits.values())
 
 
 class Answering:
-    """Finds the first answer in a thread, says it, and draws the equations or the linear model, beside the compiling.
+    """Computes, reports and plots the first answer in a thread while the fit compiles.
 
-    A failure is passed over, since the end of the run has all of this again.
+    Failures are ignored, since the end of the run repeats all of this.
 
     **Arguments:**
 
     - `splits`: data by their roles.
     - `picture`: the file to write.
-    - `say`: is called with the sentence.
-    - `trajectories`: names of those that are drawn.
-    - `field`, `draws`: as of `fit_without_compiling`.
+    - `say`: called with the sentence.
+    - `trajectories`: names of the trajectories to draw.
+    - `field`, `draws`: as in `fit_without_compiling`.
     """
 
     def __init__(
@@ -151,17 +153,17 @@ class Answering:
         self.field, self.draws = field, draws
         self.answer: FirstAnswer | None = None
         self.said = threading.Event()
-        # Not a daemon: a process that ends with an error waits for it, since Python can't end beside one that computes.
+        # Not a daemon: a process that ends with an error waits for it, since Python can't exit while it computes.
         self.thread = threading.Thread(target=self.run, name="first answer")
 
     def begin(self) -> None:
-        """Starts, and waits for the sentence, but not for long."""
+        """Starts the thread, and waits briefly for the sentence."""
         with suppress(RuntimeError):  # No thread can be started.
             self.thread.start()
             self.said.wait(MAX_ANSWER_WAIT)
 
     def end(self) -> None:
-        """Waits for the picture, which the one of the fit then replaces."""
+        """Waits for the plot, which the plot of the fit then replaces."""
         if self.thread.is_alive():
             self.thread.join()
 
@@ -189,13 +191,13 @@ class Answering:
 
 
 def equation_curves(splits: Mapping[str, Dataset], fit: FirstFit) -> Curves:
-    """The curves of known equations, at the solver's steps."""
+    """Returns the curves of known equations at the solver's steps."""
     dense = {role: (fit.ts[role], fit.ys[role]) for role in splits}
     return Curves(splits=dict(splits), dense=dense, at_rows={role: fit.at_rows(role) for role in splits})
 
 
 def linear_curves(splits: Mapping[str, Dataset]) -> Curves:
-    """The curves of the linear equation, at rows of the data."""
+    """Returns the curves of the linear model at rows of the data."""
     at_rows = {role: predict_baselines(splits[TRAIN], part)["linear"] for role, part in splits.items()}
     return Curves(
         splits=dict(splits),
@@ -205,7 +207,7 @@ def linear_curves(splits: Mapping[str, Dataset]) -> Curves:
 
 
 def curves_at_rows(data: Dataset, ys: np.ndarray) -> Dense:
-    """Predictions at some rows as curves; one that is shorter than others repeats its rows."""
+    """Samples predictions at some rows as curves; shorter trajectories repeat rows."""
     shares = np.linspace(0, 1, min(data.ts.shape[1], MAX_CURVE_POINTS))
     rows = np.round(shares * (data.lengths[:, None] - 1)).astype(int)
     return np.take_along_axis(data.ts, rows, axis=1), np.take_along_axis(ys, rows[..., None], axis=1)

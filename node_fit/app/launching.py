@@ -1,4 +1,4 @@
-"""The command line of all commands: overrides in short forms, where the config is, and how a command exits."""
+"""The command line shared by all commands: short forms of overrides, location of the config, and exit codes."""
 
 import os
 import pickle
@@ -76,19 +76,19 @@ class CheckedLoader(ConfigLoaderImpl):
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
-        # Hydra composes each job of a multirun twice: to see that all can be composed, and to run it.
+        # Hydra composes each job of a multirun twice: once to check it and once to run it.
         self.composed: dict[str, bytes] = {}
 
     def load_configuration(self, *arguments: Any, **keywords: Any) -> DictConfig:
-        asked = repr((arguments, keywords))
-        if asked in self.composed:
-            return pickle.loads(self.composed.pop(asked))
+        request = repr((arguments, keywords))
+        if request in self.composed:
+            return pickle.loads(self.composed.pop(request))
         with with_or_without_plus():
             config = super().load_configuration(*arguments, **keywords)
         check_hydra(config)
         read_equation_file(config)
         add_random_constants(config)
-        self.composed[asked] = pickle.dumps(config)
+        self.composed[request] = pickle.dumps(config)
         return config
 
 
@@ -110,12 +110,12 @@ def launch(
 
     - `name`: the command's name.
     - `config_name`: name of the file in `conf/`, without its suffix.
-    - `job`: the function to run, which a launcher may also call in other processes.
+    - `job`: the function to run, which a launcher can also call in other processes.
     - `tracebacks`: whether to print a traceback with an error.
-    - `prepare`: maps the given arguments to those that Hydra composes.
+    - `prepare`: maps the command-line arguments to those that Hydra composes.
     """
     register()
-    # Hydra has no place to say which loader, nor what to do before it makes the folder of a run.
+    # Hydra has no option for its loader, and no hook before it creates a run's folder.
     setattr(loading, ConfigLoaderImpl.__name__, CheckedLoader)
     setattr(loading, run_job.__name__, run_checked_job)
     # Makes Hydra raise errors instead of printing them.
@@ -148,12 +148,12 @@ def launch(
 
 
 def run_checked_job(*arguments: Any, **keywords: Any) -> JobReturn:
-    """Hydra's `run_job`, once the equations are checked: what is told here leaves no folder of a run."""
+    """Runs Hydra's `run_job` after checking the equations, so that an error in them leaves no run folder."""
     check_equations(keywords["config"])
     try:
         return run_job(*arguments, **keywords)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # A job tells its own errors; this is of Hydra's files.
+        if error.errno is not None and error.filename is None:  # An error with Hydra's files; a job reports its own.
             error.filename = str(OmegaConf.select(keywords["config"], keywords["job_dir_key"]))
         raise
 
@@ -167,7 +167,7 @@ def print_error(error: Exception) -> None:
     print(f"error: {sentence or type(error).__name__}", file=sys.stderr)
 
 
-# How a file of data ends, which is named without a key.
+# Suffixes of data files that need no key on the command line.
 ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS)
 # Keys whose values name columns.
 TABLE_COLUMNS = (
@@ -180,44 +180,44 @@ TABLE_COLUMNS = (
     "data.trajectory",
     "data.sigma",
 )
-# The column of a table of doses that tells occasions of a subject apart.
+# The column of a dosing table that distinguishes a subject's occasions.
 OCCASION = "OCC"
-# Of these, and of others, what names states, inputs and covariates.
+# Keys that name states, inputs and covariates, and all keys that contain column names.
 ROLES = ("states", "inputs", "covariates")
 NAMING_KEYS = (*ROLES, "units", "log", "bounds", "angles", "sigma")
 STATES_BY = {"data.states", "data.observable", "data.series"}
 PAIRS = {"[": "]", "{": "}", "(": ")"}
-# States named one by one in the line about a file.
+# Maximum number of columns listed by name in the line about a file.
 FEW_COLUMNS = 8
 
 
 def complete(words: list[str], program: str) -> list[str]:
-    """The words of a command as Hydra reads them: keys for files of data, and no plus before the option of a group."""
+    """Returns the words of a command as Hydra reads them, with keys for data files and no `+` before group options."""
     groups = "|".join(shipped_groups())
     words = [re.sub(rf"^\+({groups})=(?!\{{)", r"\1=", word) for word in words]
     files, words = without_files(words)
-    given = {word.lstrip("+").partition("=")[0]: word for word in find_overrides(words)}
-    check_data_is_no_file(given.get("data", ""))
+    by_key = {word.lstrip("+").partition("=")[0]: word for word in find_overrides(words)}
+    check_data_is_no_file(by_key.get("data", ""))
     if not files:
         return join_overrides(words)
-    made, said = keys_of_option(files, given)
-    keys = {word.partition("=")[0] for word in made}
-    others = [word for word in words if word.lstrip("+").partition("=")[0] not in keys or "=" not in word]
-    words = join_overrides([*made, *others])
-    asked = get_args_parser().parse_known_args(words)[0]
-    if not asked.cfg and not asked.info:
-        print(f"{said}; in full: python -m {program} {shlex.join(words)}")
+    added, sentence = keys_of_option(files, by_key)
+    keys = {word.partition("=")[0] for word in added}
+    kept_words = [word for word in words if word.lstrip("+").partition("=")[0] not in keys or "=" not in word]
+    words = join_overrides([*added, *kept_words])
+    flags = get_args_parser().parse_known_args(words)[0]
+    if not flags.cfg and not flags.info:
+        print(f"{sentence}; in full: python -m {program} {shlex.join(words)}")
     return words
 
 
 def find_overrides(words: list[str]) -> list[str]:
-    """The overrides of a command, on whichever side of its flags."""
-    known, others = get_args_parser().parse_known_args(words)
-    return [*known.overrides, *(word for word in others if not word.startswith("-"))]
+    """Returns the overrides of a command, whether before or after its flags."""
+    parsed, others = get_args_parser().parse_known_args(words)
+    return [*parsed.overrides, *(word for word in others if not word.startswith("-"))]
 
 
 def join_overrides(words: list[str]) -> list[str]:
-    """The words with their overrides after the flags, where Hydra's parser would not read those on both sides."""
+    """Moves the overrides after the flags if they are on both sides, which Hydra's parser can't read."""
     if all(word.startswith("-") for word in get_args_parser().parse_known_args(words)[1]):
         return words
     overrides = find_overrides(words)
@@ -225,9 +225,9 @@ def join_overrides(words: list[str]) -> list[str]:
 
 
 def check_data_is_no_file(word: str) -> None:
-    """Refuses `data=mine.csv`, which names a record that is shipped; a file needs no key.
+    """Rejects `data=mine.csv`: `data` selects a kind of source, and a file needs no key.
 
-    **Raises:** `ConfigError` that says what to type.
+    **Raises:** `ConfigError` with the corrected command.
     """
     name = word.partition("=")[2].strip("'\"")
     if name and is_table(name):
@@ -235,7 +235,7 @@ def check_data_is_no_file(word: str) -> None:
 
 
 def without_files(words: list[str]) -> tuple[list[str], list[str]]:
-    """The files of data that are named after `--data` or alone, and the other words."""
+    """Splits off the data files, named after `--data` or alone, from the other words."""
     after = False
     files: list[str] = []
     others: list[str] = []
@@ -258,12 +258,12 @@ def is_table(word: str) -> bool:
 
 
 class Columns(NamedTuple):
-    """What the columns of a file are taken for; None, or none, of a role that the command gives itself.
+    """The guessed roles of a file's columns; None or empty for roles that the command sets.
 
-    - `inputs`: columns that equations name and do not predict.
-    - `deviations`: columns of the standard deviations of all states, by these; else empty.
-    - `time_of_day`: the column of times of day, if that of times holds dates.
-    - `no_states`: columns that hold no measurements, each with why.
+    - `inputs`: columns that the equations use but do not predict.
+    - `deviations`: columns with the standard deviations, by state; empty unless all states have one.
+    - `time_of_day`: the column of times of day, if the time column holds dates.
+    - `no_states`: columns without measurements, with the reason.
     """
 
     time: str | None
@@ -277,64 +277,64 @@ class Columns(NamedTuple):
 
 
 def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
-    """The keys that read files, whose columns are guessed by name before place, and a sentence.
+    """Returns the overrides that read data files, and a sentence about them. Column names take priority over positions.
 
-    **Arguments:** `given`: the overrides of the command by key, which tell the role of some columns.
+    **Arguments:** `given`: the command's overrides by key, which set the role of some columns.
     """
     for key in ("data", "data.path"):
         if key in given and given[key] != "data=table":
             raise ConfigError(f"{files[0]} and {given[key]} both name data; leave one of them out.")
     try:
         path = find_files(files)[0]
-        if (found := keys_of_doses(path, files, given)) is not None:
-            return found
+        if (dosing := keys_of_doses(path, files, given)) is not None:
+            return dosing
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    time, trajectory, states, others, deviations, no_states, time_of_day, inputs = columns
-    made = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
-    said: list[str] = []
+    time, trajectory, states, unused, deviations, no_states, time_of_day, inputs = columns
+    added = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
+    clauses: list[str] = []
     if time is not None:
-        made.append(f"data.time={as_value(time)}")
-        said.append(f"column {time!r} is the time")
+        added.append(f"data.time={as_value(time)}")
+        clauses.append(f"column {time!r} is the time")
     if time_of_day is not None:
-        made.append(f"data.time_of_day={as_value(time_of_day)}")
-        said.append(f"with the times of day in {time_of_day!r}")
+        added.append(f"data.time_of_day={as_value(time_of_day)}")
+        clauses.append(f"with the times of day in {time_of_day!r}")
     if trajectory is not None:
-        made.append(f"data.trajectory={as_value(trajectory)}")
-        said.append(f"{trajectory!r} names the trajectory")
+        added.append(f"data.trajectory={as_value(trajectory)}")
+        clauses.append(f"{trajectory!r} names the trajectory")
     if deviations:
         given = {**given, "data.sigma": f"data.sigma={as_value(deviations)}"}
     if inputs:
         given = {**given, "data.inputs": f"data.inputs={as_value(inputs)}"}
     renamed = keys_with_plain_names(column_names(path, reading_of(given)), states, given)
     if states:
-        said.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
+        clauses.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
         if not renamed:
-            made.append(f"data.states={as_value(states)}")
+            added.append(f"data.states={as_value(states)}")
     if inputs:
-        said.append(f"{list_names(inputs, FEW_COLUMNS)} {'is an input' if len(inputs) == 1 else 'are inputs'}")
+        clauses.append(f"{list_names(inputs, FEW_COLUMNS)} {'is an input' if len(inputs) == 1 else 'are inputs'}")
         if not renamed:
-            made.append(f"data.inputs={as_value(inputs)}")
+            added.append(f"data.inputs={as_value(inputs)}")
     if deviations:
-        said.append(f"{list_names(list(deviations.values()), FEW_COLUMNS)} hold standard deviations")
+        clauses.append(f"{list_names(list(deviations.values()), FEW_COLUMNS)} hold standard deviations")
         if "sigma" not in renamed:
-            made.append(f"data.sigma={as_value(deviations)}")
+            added.append(f"data.sigma={as_value(deviations)}")
     if renamed:
-        made += [f"data.{key}={as_value(value)}" for key, value in renamed.items()]
+        added += [f"data.{key}={as_value(value)}" for key, value in renamed.items()]
         short = list_names(list(cast(Mapping[str, str], renamed["rename"])), FEW_COLUMNS)
-        said.append(f"with plain names for equations: {short}")
-    said += [f"{name!r} {why}, and is left out" for name, why in no_states.items() if name]
-    if others:
-        said.append(f"{list_names(others, FEW_COLUMNS)} left out: inputs, covariates or events, if they matter")
+        clauses.append(f"with plain names for equations: {short}")
+    clauses += [f"{name!r} {why}, and is left out" for name, why in no_states.items() if name]
+    if unused:
+        clauses.append(f"{list_names(unused, FEW_COLUMNS)} left out: inputs, covariates or events, if they matter")
     hints = describe_likely_inputs(path, columns, given) if states else ""
-    return made, (f"{', '.join(files)}: {', '.join(said)}" if said else ", ".join(files)) + hints
+    return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
 
 
 def keys_of_doses(path: Path, files: Sequence[str], given: Mapping[str, str]) -> tuple[list[str], str] | None:
-    """The keys that read a table of doses and measurements for known equations, and a sentence; None for other tables.
+    """Returns overrides for a dosing table with known equations, and a sentence; None for other tables.
 
-    **Raises:** `ValueError` or `OSError` if the file can't be read so.
+    **Raises:** `ValueError` or `OSError` if the file can't be read as a dosing table.
     """
     names = column_names(path)
     if "data" in given or not is_dosing_table(names) or {"data.observable", "data.events"} & set(given):
@@ -353,34 +353,36 @@ def keys_of_doses(path: Path, files: Sequence[str], given: Mapping[str, str]) ->
         "states": states,
         "inputs": infusions,
     }
-    made = [f"data.{key}={as_value(value)}" for key, value in keys.items() if value and f"data.{key}" not in given]
+    added = [f"data.{key}={as_value(value)}" for key, value in keys.items() if value and f"data.{key}" not in given]
     numbered = ", ".join(f"{number} is {name}" for number, name in enumerate(compartments, start=1))
-    said = f"{', '.join(files)}: a table of doses and measurements ({', '.join(words.values())}): CMT {numbered}"
+    summary = f"{', '.join(files)}: a table of doses and measurements ({', '.join(words.values())}): CMT {numbered}"
     measured = "" if "data.states" in given else f"; DV measures {list_names(states)}"
-    left = [name for name in names if name not in words.values()]
-    free = [name for name in left if not any(name in texts_in(value_of(given.get(key, ""))) for key in TABLE_COLUMNS)]
-    rest = f", {list_names(free, FEW_COLUMNS)} left out: covariates, if they matter" if free else ""
-    rest += "".join(
+    unread = [name for name in names if name not in words.values()]
+    free = [name for name in unread if not any(name in texts_in(value_of(given.get(key, ""))) for key in TABLE_COLUMNS)]
+    notes = f", {list_names(free, FEW_COLUMNS)} left out: covariates, if they matter" if free else ""
+    notes += "".join(
         f"; data.occasion={as_value(name)} makes each occasion of a subject a record of its own"
         for name in free
         if name.upper() == OCCASION
     )
-    return ["data=nonmem", *made], f"{said}{measured}{rest}"
+    return ["data=nonmem", *added], f"{summary}{measured}{notes}"
 
 
 def gather_equations(given: Mapping[str, str]) -> dict[str, str]:
-    """The equations of a command by state, of a mapping or a file; none if it has none that can be read."""
+    """Returns the command's equations by state, from a mapping or a file; empty if none can be read."""
     equations = value_of(given.get("field.equations", ""))
     try:
         texts = read_equation_lines(equations) if equations and isinstance(equations, str) else equations
-    except (ValueError, OSError):  # The run says what is wrong with the file.
+    except (ValueError, OSError):  # The run reports the error in the file.
         return {}
     return {str(name): str(text) for name, text in texts.items()} if is_mapping(texts) else {}
 
 
 def split_by_equations(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The columns that equations and formulas of channels predict, and those that these name besides, unless the
-    command names the inputs. Constants that it names are no columns."""
+    """Returns the columns that the equations and channel formulas predict, and the other columns that they use.
+
+    The second list is empty if the command names the inputs. Constants named in the command are not columns.
+    """
     formulas = value_of(given.get("observation.formulas", ""))
     channels = gather_equations(given) | ({str(k): str(v) for k, v in formulas.items()} if is_mapping(formulas) else {})
     constants = {key.removeprefix("field.constants.") for key in given}
@@ -395,13 +397,13 @@ def split_by_equations(names: Sequence[str], given: Mapping[str, str]) -> tuple[
 
 
 def keys_with_plain_names(names: Sequence[str], states: Sequence[str], given: Mapping[str, str]) -> dict[str, object]:
-    """The keys that name columns with blanks, brackets or signs so that equations can; none if no column has these.
+    """Returns the keys that rename columns with blanks, brackets or signs for use in equations; empty if not needed.
 
     **Arguments:**
 
     - `names`: all columns of the file.
-    - `states`: those that are guessed to be states.
-    - `given`: the overrides of the command by key, which may use either name of a column.
+    - `states`: columns guessed to be states.
+    - `given`: the command's overrides by key, which can use either name of a column.
     """
     if {"data.rename", "data.observable", "data.series"} & set(given):
         return {}
@@ -412,7 +414,7 @@ def keys_with_plain_names(names: Sequence[str], states: Sequence[str], given: Ma
         if isinstance(value, str) and key in ROLES:
             value = [value]
         if is_json(value):
-            data[key] = {columns.get(str(name), str(name)): each for name, each in value.items()}
+            data[key] = {columns.get(str(name), str(name)): item for name, item in value.items()}
         elif is_list(value):
             data[key] = [columns.get(str(name), str(name)) for name in value]
     changed = rename_columns(data, names)
@@ -425,9 +427,9 @@ def keys_with_plain_names(names: Sequence[str], states: Sequence[str], given: Ma
 
 
 def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
-    """The roles of the columns that the command does not name.
+    """Guesses the roles of the columns that the command does not name.
 
-    **Raises:** `ValueError` if too few columns are left, or the file can't be read.
+    **Raises:** `ValueError` if too few columns remain, or the file can't be read.
     """
     options = reading_of(given)
     names = column_names(path, options)
@@ -467,43 +469,43 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
     states, inputs = split_by_equations(free, given)
     if not states:
         states, inputs = [name for name in free if name in guess.states] if guess.states else free, []
-    others = [name for name in free if name not in (*states, *inputs)]
-    if not set(states) <= set(deviations):  # Noise is known of all states, or of none.
-        others, deviations = [*others, *deviations.values()], {}
+    unused = [name for name in free if name not in (*states, *inputs)]
+    if not set(states) <= set(deviations):  # Noise must be known for all states or for none.
+        unused, deviations = [*unused, *deviations.values()], {}
     deviations = {name: deviations[name] for name in states if deviations}
-    return Columns(time, records, states, others, deviations, no_states, time_of_day, inputs)
+    return Columns(time, records, states, unused, deviations, no_states, time_of_day, inputs)
 
 
 def reading_of(given: Mapping[str, str]) -> ReadingOptions:
-    """How a table is written, by the overrides of the command.
+    """Returns the reading options of a table from the command's overrides.
 
-    **Raises:** `ValueError` if one of them says no such thing.
+    **Raises:** `ValueError` if one of them is invalid.
     """
-    keys = {each.name: f"data.{each.name}" for each in fields(ReadingOptions)}
+    keys = {option.name: f"data.{option.name}" for option in fields(ReadingOptions)}
     return ReadingOptions(**{name: cast(Any, value_of(given[key])) for name, key in keys.items() if key in given})
 
 
 def describe_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> str:
-    """A hint at columns that are taken for states and look like inputs; empty if none does."""
+    """Returns a hint about columns that were guessed to be states but look like inputs, or an empty string."""
     time, trajectory = (
         getattr(columns, role) or next(texts_in(value_of(given.get(f"data.{role}", ""))), None)
         for role in ("time", "trajectory")
     )
-    # Once inputs are named, what they move seems to be moved by nothing, as if it were set itself.
+    # With the inputs excluded, states that respond to them would look like inputs themselves.
     if time is None or len(columns.states) < 2 or "data.inputs" in given:
         return ""
     try:
-        found = find_likely_inputs(path, time, trajectory, columns.states, reading_of(given))
-    except (ValueError, OSError):  # The run says what is wrong with the table.
+        reasons = find_likely_inputs(path, time, trajectory, columns.states, reading_of(given))
+    except (ValueError, OSError):  # The run reports the error in the table.
         return ""
-    each = [f"{name!r} {why}" for name, why in found.items()]
+    clauses = [f"{name!r} {why}" for name, why in reasons.items()]
     plain = plain_names(column_names(path, reading_of(given)))
-    inputs = as_value([plain.get(name, name) for name in found])
-    return f"; {' and '.join(each)}, as an input does: data.inputs={inputs}" if each else ""
+    inputs = as_value([plain.get(name, name) for name in reasons])
+    return f"; {' and '.join(clauses)}, as an input does: data.inputs={inputs}" if clauses else ""
 
 
 def value_of(word: str) -> object:
-    """The value of an override, or `None` if it can't be read."""
+    """Returns the value of an override, or `None` if it can't be read."""
     try:
         return OverridesParser.create().parse_override(word).value()
     except HydraException:
@@ -511,20 +513,20 @@ def value_of(word: str) -> object:
 
 
 def texts_in(value: object) -> Iterator[str]:
-    for each in value.values() if is_json(value) else value if is_list(value) else ():
-        yield from texts_in(each)
+    for child in value.values() if is_json(value) else value if is_list(value) else ():
+        yield from texts_in(child)
     if isinstance(value, str):
         yield str(value)
 
 
 def as_value(value: object) -> str:
-    """Writes a text, a number, or a list or mapping of these, as the value of an override."""
+    """Formats a string, a number, or a list or mapping of these as the value of an override."""
     if isinstance(value, Mapping):
         value = dict(cast(Mapping[str, object], value))
     if is_json(value):
-        return f"{{{','.join(f'{as_value(str(name))}:{as_value(each)}' for name, each in value.items())}}}"
+        return f"{{{','.join(f'{as_value(str(name))}:{as_value(item)}' for name, item in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(as_value(each) for each in cast(Sequence[object], value))}]"
+        return f"[{','.join(as_value(item) for item in cast(Sequence[object], value))}]"
     if not isinstance(value, str):
         return "null" if value is None else str(value)
     if re.fullmatch(r"[A-Za-z_/.][\w/.-]*", value, re.ASCII) and isinstance(value_of(f"key={value}"), str):
@@ -534,30 +536,30 @@ def as_value(value: object) -> str:
 
 
 def quoted_words(words: Sequence[str], wrong: str) -> str | None:
-    """What to write in a shell for an override that can't be read, or `None` if no quotes help.
+    """Returns a shell-quoted form of an override that can't be read, or `None` if quotes do not help.
 
     **Arguments:**
 
     - `words`: the words of the command; a blank in a value splits it into several.
-    - `wrong`: the one that can't be read.
+    - `wrong`: the word that can't be read.
     """
-    rest = list(words[list(words).index(wrong) + 1 :]) if wrong in words else []
-    whole = wrong
-    while depth(whole) > 0 and rest:
-        whole += f" {rest.pop(0)}"
-    key, equals, value = whole.partition("=")
+    following = list(words[list(words).index(wrong) + 1 :]) if wrong in words else []
+    joined = wrong
+    while depth(joined) > 0 and following:
+        joined += f" {following.pop(0)}"
+    key, equals, value = joined.partition("=")
     better = f"{key}={with_quotes(value.strip())}"
-    if not equals or not value.strip() or depth(whole) or value_of(better) is None:
+    if not equals or not value.strip() or depth(joined) or value_of(better) is None:
         return None
     return shlex.quote(better)
 
 
 def depth(text: str) -> int:
-    return sum(text.count(left) - text.count(right) for left, right in PAIRS.items())
+    return sum(text.count(opening) - text.count(closing) for opening, closing in PAIRS.items())
 
 
 def with_quotes(value: str) -> str:
-    """A value with quotes around what Hydra can't read without."""
+    """Adds quotes around the parts of a value that Hydra can't read without them."""
     inner = value[1:-1]
     if value[:1] == "[" and value[-1:] == "]":
         return f"[{','.join(with_quotes(item) for item in split_items(inner))}]"
@@ -568,7 +570,7 @@ def with_quotes(value: str) -> str:
 
 
 def split_items(text: str) -> list[str]:
-    """Splits a text at its commas, except within brackets."""
+    """Splits a string at its commas, except within brackets."""
     items, level = [""], 0
     for letter in text:
         level += (letter in PAIRS) - (letter in PAIRS.values())
@@ -579,13 +581,13 @@ def split_items(text: str) -> list[str]:
     return [item.strip() for item in items]
 
 
-# The method of Hydra's loader, which has no public place to say how a key is written.
+# A private method of Hydra's loader, which has no public hook for override syntax.
 APPLY_OVERRIDES = "_apply_overrides_to_config"
 
 
 @contextmanager
 def with_or_without_plus() -> Generator[None]:
-    """Lets Hydra take a key with a plus that exists already, and one without a plus that its constructor has."""
+    """Makes Hydra accept `+` before existing keys, and no `+` before new keys that a constructor accepts."""
     apply: Callable[[list[Override], DictConfig], None] = getattr(ConfigLoaderImpl, APPLY_OVERRIDES)
 
     def apply_each(overrides: list[Override], config: DictConfig) -> None:
@@ -613,30 +615,30 @@ def exists(config: DictConfig, key: str) -> bool:
 
 
 def may_add(config: DictConfig, key: str, value: object) -> bool:
-    """Whether the constructor of the nearest node takes a key, as an argument or within one that is a mapping."""
+    """Whether the nearest node's constructor accepts a key, as an argument or inside a mapping argument."""
     names = split_key(key)
     if names[0] == "hydra":
         return False
     if config.get(names[0]) == "auto" and len(names) > 1 and names[0] == "start":  # A rule that the keys complete.
         return True
     node = OmegaConf.to_container(OmegaConf.masked_copy(config, names[0]), resolve=False)
-    target, rest = None, []
+    target, path = None, []
     for name in names:
         if is_json(node) and "_target_" in node:
             target = node["_target_"]
-            rest: list[str] = []
+            path: list[str] = []
         node = node.get(name) if is_json(node) else None
-        rest.append(name)
-    if target is None or (len(rest) == 1 and rest[0] in config):  # An option of the solver, say, is no key of others.
+        path.append(name)
+    if target is None or (len(path) == 1 and path[0] in config):  # A top-level key is not an argument.
         return False
     try:
         maker = locate(target, key, ALLOWED)
-    except ConfigError:  # An extension, which is not imported yet; what it lacks is told when it is built.
+    except ConfigError:  # A package not yet imported; building it reports errors.
         return True
-    if rest[0] not in parameters_of(maker):
+    if path[0] not in parameters_of(maker):
         return False
-    is_whole = len(rest) == 1 and not isinstance(value, dict)
-    return is_whole or takes_mapping(constructor_hints(maker).get(rest[0], object))
+    is_whole = len(path) == 1 and not isinstance(value, dict)
+    return is_whole or takes_mapping(constructor_hints(maker).get(path[0], object))
 
 
 def takes_mapping(hint: object) -> bool:

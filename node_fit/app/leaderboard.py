@@ -40,14 +40,14 @@ LEADERBOARD_COLUMNS: tuple[str, ...] = (
 # These rank below all others. A job without its own summary is lost: it was killed or ran out of memory.
 RANKED_LAST = ("pruned", "running", "failed", "lost")
 FAILURES = ("interrupted", "failed", "lost")
-# Seconds by which the time of a new file may lie before the clock's.
+# Seconds by which the time of a new file can precede the clock.
 TICK = 0.05
 # A job is clearly better than another if its NRMSE is below this share of the other's.
 CLEARLY = 0.9
 
 
 class JobRow(TypedDict):
-    """A row of the leaderboard; None where a job has no such figure."""
+    """A row of the leaderboard; None for missing figures."""
 
     job: str
     overrides: str
@@ -66,7 +66,7 @@ class Leaderboard(Callback):
 
     # Number of failed jobs in this process's multirun, for the command's exit code.
     failures = 0
-    # The leaderboard to write if a launcher fails.
+    # Leaderboard to write if a launcher fails.
     under_way: "Leaderboard | None" = None
 
     def __init__(self):
@@ -89,7 +89,7 @@ class Leaderboard(Callback):
 
     @staticmethod
     def write_what_there_is() -> None:
-        """Writes the leaderboard of a multirun that an error ends, if that error leaves a place for it."""
+        """Writes the leaderboard of a multirun that ended with an error, if files can still be written."""
         if Leaderboard.under_way:
             with contextlib.suppress(OSError):
                 Leaderboard.under_way.finish()
@@ -112,7 +112,7 @@ def runs_here(hydra: HydraConf) -> bool:
 
 
 def publish(directory: Path, rows: Iterable[JobRow], *, report: bool) -> None:
-    """Writes and prints the rows of a leaderboard, best first, and makes the jobs' page if `report` is true."""
+    """Writes and prints the rows of a leaderboard, best first, and the jobs' page if `report` is true."""
     ranked = sorted(rows, key=rank_entry)
     if is_foreign(directory / "leaderboard.csv"):
         LEADERBOARD_LOG.warning("%s is not written, since another file has that name", directory / "leaderboard.csv")
@@ -129,7 +129,7 @@ def publish(directory: Path, rows: Iterable[JobRow], *, report: bool) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether there is such a file, and it is no leaderboard."""
+    """Whether the file exists but is not a leaderboard."""
     return path.exists() and not path.read_bytes().startswith(LEADERBOARD_COLUMNS[0].encode() + b",")
 
 
@@ -145,8 +145,8 @@ def row(job: Path, status: str | None = None) -> JobRow:
         summary = read_summary(job)
     else:
         words = job / ".hydra" / "overrides.yaml"
-        given = list(OmegaConf.load(words)) if words.is_file() else []
-        summary = cast(Summary, {"status": status, "overrides": given})
+        overrides = list(OmegaConf.load(words)) if words.is_file() else []
+        summary = cast(Summary, {"status": status, "overrides": overrides})
     metrics = summary.get("metrics", {})
     validation, train, test = ((metrics.get(name) or {}).get("nrmse") for name in ("validation", "train", "test"))
     return {
@@ -170,7 +170,7 @@ def rank_entry(entry: JobRow) -> tuple[int, float, float]:
 
 
 def describe_winner(rows: list[JobRow]) -> str:
-    """By what the jobs are ranked."""
+    """Describes the ranking criterion."""
     kinds = {entry["ranked_by"] for entry in rows} - {None}
     if kinds == {"train_nrmse"}:
         return (
@@ -182,7 +182,7 @@ def describe_winner(rows: list[JobRow]) -> str:
 
 
 def describe_alternatives(rows: list[JobRow]) -> str:
-    """What to know where another job than the first does clearly better on the test data."""
+    """Returns a note if another job than the first is clearly better on the test data."""
     tested = [
         (error, entry["job"])
         for entry in rows
@@ -209,10 +209,10 @@ def write_leaderboard(path: Path, rows: list[JobRow]) -> None:
 
 
 def show(rows: list[JobRow]) -> None:
-    """Prints the jobs with the overrides in which they differ."""
+    """Prints the jobs with the overrides that differ between them."""
     console = make_console()
-    given = [set(entry["overrides"].split()) for entry in rows]
-    common = given[0].intersection(*given[1:]) if len(given) > 1 else set[str]()
+    overrides = [set(entry["overrides"].split()) for entry in rows]
+    common = overrides[0].intersection(*overrides[1:]) if len(overrides) > 1 else set[str]()
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     table.add_column("job")
     table.add_column("overrides", overflow="fold")
@@ -220,7 +220,7 @@ def show(rows: list[JobRow]) -> None:
     for title in ("validation\nNRMSE", "train\nNRMSE", "test\nNRMSE", "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
     for entry in rows:
-        apart = "\n".join(word for word in entry["overrides"].split() if word not in common)
+        differing = "\n".join(word for word in entry["overrides"].split() if word not in common)
         figures = (entry["validation_nrmse"], entry["train_nrmse"], entry["test_nrmse"], entry["seconds"])
-        table.add_row(entry["job"], apart, entry["status"], *(format_number(number) for number in figures))
+        table.add_row(entry["job"], differing, entry["status"], *(format_number(number) for number in figures))
     console.print(table)

@@ -1,4 +1,4 @@
-"""A run of `data=petab` or `data=sbml`: a problem is read and fitted from several starts, and its directory written."""
+"""A run of `data=petab` or `data=sbml`: reads a problem, fits it from several starts, and writes its directory."""
 
 import json
 import math
@@ -36,11 +36,11 @@ from .run_directory import OtherData, RunDirectory, check_same_config, check_unc
 from .run_logger import Interruption
 
 DEFAULT_PETAB_STARTS = 10
-# The folder of the experiments' models, of which the first ones are written, and what their files' names lack.
+# Folder of the experiments' models, maximum number of models, and characters removed from their file names.
 MODELS, MAX_MODELS, NOT_IN_FILE_NAMES = "models", 50, r"[^A-Za-z0-9.+-]+"
-# The field of a config that names none, and that of networks in equations.
+# Default field of a config, and the field for networks in equations.
 PLAIN_FIELD, HYBRID_FIELD = "node_fit.MLP", "node_fit.Hybrid"
-# What says how other fits are made.
+# Config keys that only apply to other fits.
 OTHER_OPTIONS = (
     "derived",
     "discover",
@@ -72,9 +72,9 @@ class PEtabRun:
 
     **Arguments:**
 
-    - `began`: when, in seconds of `time.perf_counter`.
-    - `record`: how it was started.
-    - `fits`: those that are done, kept in the directory after each, so that the run can go on.
+    - `began`: start time, in seconds of `time.perf_counter`.
+    - `record`: the command that started it.
+    - `fits`: the completed fits, saved to the directory one by one, so that the run can resume.
     """
 
     config: DictConfig
@@ -134,7 +134,7 @@ class PEtabRun:
             files.check_unused()
 
     def read_problem(self) -> Problem:
-        """The problem, with the noise that its tables name unless `loss` is another than its default."""
+        """Reads the problem, with the noise of its tables unless `loss` differs from its default."""
         problem = build(self.config.data, "data").read()
         return problem if isinstance(self.loss, Squares) else with_loss(problem, self.loss)
 
@@ -143,13 +143,15 @@ class PEtabRun:
         return build(self.config.loss, "loss")
 
     def check_field(self) -> None:
-        """Refuses a field other than the problem's equations, with or without a network in them."""
+        """Rejects fields other than the problem's equations, with or without a network in them."""
         if self.config.field.get("_target_") not in (PLAIN_FIELD, HYBRID_FIELD):
             raise ConfigError(
                 "field: the model of a PEtab problem or SBML file has its equations; leave it out, or put a network in "
                 "them with field=hybrid '+data.networks.NAME=[A,B]', where NAME is a reaction, a constant or a state."
             )
-        key = next((each for each in self.record["overrides"] if each.lstrip("+~").startswith("field.")), None)
+        key = next(
+            (override for override in self.record["overrides"] if override.lstrip("+~").startswith("field.")), None
+        )
         if key is not None:
             raise ConfigError(
                 f"{key}: the problem has its equations, and a network in them its inputs by data.networks and its size "
@@ -157,8 +159,8 @@ class PEtabRun:
             )
 
     def check_options(self) -> None:
-        """Refuses options of other fits, which would change nothing."""
-        key = next((each for each in self.record["overrides"] if is_option_of_other_fits(each)), None)
+        """Rejects options of other fits, which would have no effect."""
+        key = next((override for override in self.record["overrides"] if is_option_of_other_fits(override)), None)
         if key is not None:
             raise ConfigError(
                 f"{key}: a PEtab problem or SBML file has a model, starts and bounds of its own, and least squares are "
@@ -166,7 +168,7 @@ class PEtabRun:
             )
 
     def check_networks(self, problem: Problem) -> None:
-        """Asks what the network of `field=hybrid` stands for."""
+        """Requires the role of the network of `field=hybrid`."""
         if self.config.field.get("_target_") == HYBRID_FIELD and not self.config.data.get("networks"):
             raise ConfigError(
                 "field=hybrid: name what the network stands for and what it sees, as in '+data.networks.NAME=[A,B]'. "
@@ -174,7 +176,7 @@ class PEtabRun:
             )
 
     def check_plotted(self, problem: Problem) -> None:
-        """Refuses names of records to plot that the problem lacks."""
+        """Rejects names of records to plot that the problem lacks."""
         records = [record.name for record in sort_into_records(problem.measurements)]
         check_known_names(trajectories_to_plot(self.config) or (), records)
 
@@ -186,7 +188,7 @@ class PEtabRun:
         return DEFAULT_PETAB_STARTS if self.config.restarts == "auto" else int(self.config.restarts)
 
     def keep(self, interruption: Interruption, fit: FitFromStart) -> bool:
-        """Tells and keeps a fit from a start; returns whether a signal ends the run."""
+        """Saves and reports the fit from a start; returns whether a signal ends the run."""
         self.fits.append(fit)
         write_starts(self.files.starts, self.fits)
         end = "" if fit.has_converged else ", not converged"
@@ -235,32 +237,32 @@ class PEtabRun:
         self.say(f"run: {files.path}")
 
     def write_models(self, fit: PEtabFit) -> Json:
-        """Writes the model of each experiment to a file; returns the files by experiment, or why there is none."""
+        """Writes each experiment's model to a file; returns the file or the reason for its absence, by experiment."""
         names = list(fit.objective.problem.experiments)[:MAX_MODELS]
         written: Json = {}
         with warn_on_error(f"the models in {self.files.path / MODELS} were", self.files.path):
             (self.files.path / MODELS).mkdir(exist_ok=True)
-            for at, (name, model) in enumerate(fit.to_models(names).items()):
+            for number, (name, model) in enumerate(fit.to_models(names).items()):
                 if isinstance(model, PEtabError):
                     written[name] = {"left_out": str(model)}
                     continue
-                file = f"{re.sub(NOT_IN_FILE_NAMES, '_', name) or at}.safetensors"
-                taken = {each.get("file") for each in written.values()}
-                file = f"{MODELS}/{f'{at}_{file}' if f'{MODELS}/{file}' in taken else file}"
+                file = f"{re.sub(NOT_IN_FILE_NAMES, '_', name) or number}.safetensors"
+                taken = {entry.get("file") for entry in written.values()}
+                file = f"{MODELS}/{f'{number}_{file}' if f'{MODELS}/{file}' in taken else file}"
                 save(model, self.files.path / file)
                 written[name] = {"file": file}
         return written
 
     def say_models(self, models: Json) -> None:
-        """Says which files hold models, and why an experiment has none."""
-        files = [each["file"] for each in models.values() if "file" in each]
+        """Prints the model files, and the reason if an experiment has none."""
+        files = [model["file"] for model in models.values() if "file" in model]
         if files:
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             self.say(
                 f"models: {self.files.path / files[0]}{more}; node_fit.load(FILE) predicts, and python -m "
                 "node_fit.export FILE exports"
             )
-        left_out = [each["left_out"] for each in models.values() if "left_out" in each]
+        left_out = [model["left_out"] for model in models.values() if "left_out" in model]
         if left_out:
             self.say(f"{left_out[0]}{f' ({len(left_out)} experiments)' if len(left_out) > 1 else ''}")
 
@@ -272,7 +274,7 @@ class PEtabRun:
             if drawn is not None:
                 plot_fit(drawn.curves, files.plots / "fit.png", trajectories_to_plot(self.config))
             if len(fit.attempts) > 1:
-                losses = [-each.log_likelihood for each in fit.attempts]
+                losses = [-attempt.log_likelihood for attempt in fit.attempts]
                 plot_starts(losses, files.plots / "starts.png", is_likelihood=True)
         if self.config.report:
             with warn_on_error(f"{files.path / 'report.html'} was", files.path):
@@ -282,15 +284,15 @@ class PEtabRun:
 def summarise_petab(
     fit: PEtabFit, intervals: Mapping[str, ConfidenceInterval], method: str, drawn: Drawn | None
 ) -> Json:
-    """The content of `summary.json`, with the words of other runs."""
+    """Returns the content of `summary.json`, with the same keys as other runs."""
     problem, best = fit.objective.problem, fit.attempts[0]
     count, data = len(fit.objective.names), len(problem.measurements)
-    lost = f" At {len(fit.failed)} more starts nothing could be simulated." if fit.failed else ""
+    failure = f" At {len(fit.failed)} more starts nothing could be simulated." if fit.failed else ""
     reason = "its last steps gain nothing" if best.has_converged else f"{best.evaluations} evaluations were not enough"
     confidence = {
         "method": method,
         "level": 0.95,
-        "constants": {name: each.as_dict() for name, each in intervals.items()},
+        "constants": {name: item.as_dict() for name, item in intervals.items()},
     }
     return {
         "reason": reason,
@@ -309,39 +311,39 @@ def summarise_petab(
         "metrics": {} if drawn is None else {TRAIN: score_predictions(drawn.data, drawn.predicted).as_dict()},
         "diagnosis": {"kind": "converged" if best.has_converged else "unfinished", "sentence": fit.sentence},
         "starts": {
-            "sentence": f"{fit.near} of {len(fit.attempts)} fits came to the best log-likelihood, within 0.1.{lost}",
+            "sentence": f"{fit.near} of {len(fit.attempts)} fits came to the best log-likelihood, within 0.1.{failure}",
             "table": [
                 {
-                    "start": each.number,
-                    "status": "converged" if each.has_converged else "stopped",
-                    "loss": -each.log_likelihood,
+                    "start": item.number,
+                    "status": "converged" if item.has_converged else "stopped",
+                    "loss": -item.log_likelihood,
                     "constants": {name: values[name] for name in fit.objective.names},
                 }
-                for each in fit.attempts
-                for values in [fit.objective.values(each.x)]
+                for item in fit.attempts
+                for values in [fit.objective.values(item.x)]
             ],
         },
     }
 
 
 def write_starts(path: Path, fits: list[FitFromStart]) -> None:
-    rows = [each._asdict() | {"start": each.start.tolist(), "x": each.x.tolist()} for each in fits]
+    rows = [fit._asdict() | {"start": fit.start.tolist(), "x": fit.x.tolist()} for fit in fits]
     write_file(path, (json.dumps(rows, indent=1) + "\n").encode())
 
 
 def read_starts(path: Path, objective: Objective) -> list[FitFromStart]:
-    """The fits that a run has kept.
+    """Reads the saved fits of a run.
 
-    **Raises:** `OtherData` if the problem gives another log-likelihood at the first of them.
+    **Raises:** `OtherData` if the problem gives a different log-likelihood at the first fit.
     """
     rows: list[Json] = json.loads(path.read_text()) if path.is_file() else []
     fits = [FitFromStart(**row)._replace(start=np.array(row["start"]), x=np.array(row["x"])) for row in rows]
-    for each in fits[:1]:
-        now = objective.log_likelihood(each.x) if len(each.x) == len(objective.names) else -math.inf
-        if not math.isclose(now, each.log_likelihood, rel_tol=1e-6):
+    for fit in fits[:1]:
+        now = objective.log_likelihood(fit.x) if len(fit.x) == len(objective.names) else -math.inf
+        if not math.isclose(now, fit.log_likelihood, rel_tol=1e-6):
             raise OtherData(
                 f"the problem is not the one that {path.parent} began with: at the end of its first fit the "
-                f"log-likelihood was {each.log_likelihood:.6g}, and is now {now:.6g}; restore the files, or start a "
+                f"log-likelihood was {fit.log_likelihood:.6g}, and is now {now:.6g}; restore the files, or start a "
                 "new run."
             )
     return fits

@@ -1,4 +1,4 @@
-"""A run with random effects: a population is fitted, its estimates are printed, and its directory written."""
+"""A run with random effects: fits a population, prints the estimates, and writes its directory."""
 
 import functools
 import time
@@ -38,12 +38,12 @@ from .first_answer import Answering
 from .run_directory import RunDirectory, write_config
 from .run_logger import Interruption
 
-# Other first values of a typical subject's constants, from the best of which the first answer is fitted.
+# Number of initial guesses for a typical subject's constants; the first answer is fitted from the best.
 ANSWER_DRAWS = 64
 
 
 class PopulationTask(NamedTuple):
-    """What a config asks to be fitted as a population: the data, of which none are held out, and how."""
+    """A config's population fit: the data, without held-out rows, and the settings."""
 
     splits: Splits
     notes: Sequence[str]
@@ -65,7 +65,7 @@ class PopulationTask(NamedTuple):
         tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
         watch: Watch = watch_nothing,
     ) -> PopulationFit:
-        """Fits the population; arguments as of `fit_population`."""
+        """Fits the population; arguments as in `fit_population`."""
         _, _, random, settings, options = self
         data = self.splits.train
         return fit_population(data, random=random, population=settings, options=options, tell=tell, watch=watch)
@@ -75,7 +75,7 @@ class PopulationTask(NamedTuple):
 class PopulationRun:
     """A run of a population.
 
-    **Arguments:** `began`: when, in seconds of `time.perf_counter`. `record`: how it was started.
+    **Arguments:** `began`: start time, in seconds of `time.perf_counter`. `record`: the command that started it.
     """
 
     config: DictConfig
@@ -125,7 +125,7 @@ class PopulationRun:
         return 0
 
     def leave(self) -> None:
-        """Says what is there, where Ctrl-C ends the process."""
+        """Reports that no fit is saved when Ctrl-C ends the process."""
         self.say(f"stopped by SIGINT; {self.files.path} holds no fit of the population, which is made at once")
 
     def say(self, text: str) -> None:
@@ -133,8 +133,8 @@ class PopulationRun:
 
     def tell_start(self, restarts: object, number: int, end: Optimum | ValueError) -> None:
         if isinstance(restarts, int) and restarts > 1:
-            said = end if isinstance(end, ValueError) else f"objective {end.value:.3f}"
-            self.say(f"start {number + 1} of {restarts}: {said}")
+            result = end if isinstance(end, ValueError) else f"objective {end.value:.3f}"
+            self.say(f"start {number + 1} of {restarts}: {result}")
 
     def finish(self, fit: PopulationFit) -> None:
         """Writes, draws and prints the results."""
@@ -160,12 +160,14 @@ class PopulationRun:
         files, data = self.files, fit.data
         with warn_on_error(f"the plots in {files.plots} were", files.plots):
             files.plots.mkdir(exist_ok=True)
-            found = draw_curves(fit.optimum, data)
-            curves = Curves({TRAIN: data}, {TRAIN: (found.ts, found.individual)}, at_rows={TRAIN: fit.at_rows})
+            simulated = draw_curves(fit.optimum, data)
+            curves = Curves({TRAIN: data}, {TRAIN: (simulated.ts, simulated.individual)}, at_rows={TRAIN: fit.at_rows})
             plot_fit(curves, files.plots / FIT_PICTURE, trajectories_to_plot(self.config))
             draw_checks(fit, files)
             if len(fit.objectives) > 1:
-                plot_starts([each / 2 for each in fit.objectives], files.plots / "starts.png", is_likelihood=True)
+                plot_starts(
+                    [objective / 2 for objective in fit.objectives], files.plots / "starts.png", is_likelihood=True
+                )
         if self.config.report:
             with warn_on_error(f"{files.path / 'report.html'} was", files.path):
                 make_run_page(files.path, curves)
@@ -173,7 +175,7 @@ class PopulationRun:
 
 
 class Evaluations:
-    """Says how far a search has come, as often as the objective is evaluated."""
+    """Reports the progress of a search at each evaluation of the objective."""
 
     def __init__(self, say: Callable[[str], None]):
         self.say, self.count = say, 0
@@ -181,19 +183,19 @@ class Evaluations:
     def __call__(self, method: str, value: float) -> None:
         self.count += 1
         how = "without effects" if method == "pooled" else f"by {method}"
-        found = f": objective {value:.2f} after {pluralize(self.count, 'evaluation')}" if np.isfinite(value) else ""
-        self.say(f"fitting the population {how}{found}")
+        progress = f": objective {value:.2f} after {pluralize(self.count, 'evaluation')}" if np.isfinite(value) else ""
+        self.say(f"fitting the population {how}{progress}")
 
 
 def settings_of(config: DictConfig) -> MixedEffects:
-    """How the population is fitted: where a column tells records of a subject apart, they share its effects."""
+    """Builds the settings; with an occasion column, a subject's records share its effects."""
     settings: MixedEffects = build(config.population, "population")
     has_occasions = OmegaConf.select(config, "data.occasion") is not None
     return replace(settings, occasions=[]) if has_occasions and settings.occasions is None else settings
 
 
 def extent_of(train: Dataset, settings: MixedEffects) -> str:
-    """The number of subjects, and that of their records where they have several."""
+    """Formats the number of subjects, and of records if subjects have several."""
     records = len(train.trajectories)
     if settings.occasions is None:
         return f"{records} subjects"
@@ -201,7 +203,7 @@ def extent_of(train: Dataset, settings: MixedEffects) -> str:
 
 
 def replace_precision(config: DictConfig) -> DictConfig:
-    """The config in double precision, which exact second derivatives need."""
+    """Copies the config in double precision, which exact second derivatives need."""
     config = cast(DictConfig, OmegaConf.create(OmegaConf.to_container(config)))
     config.precision = "x64"
     return config
@@ -211,23 +213,35 @@ def draw_checks(fit: PopulationFit, files: RunDirectory) -> None:
     """Draws observed against predicted values and a predictive check of each channel."""
     rows, units = fit.predictions, fit.data.units
     for channel in fit.data.states:
-        own = rows[rows["channel"] == channel]
-        if own.empty:
+        channel_rows = rows[rows["channel"] == channel]
+        if channel_rows.empty:
             continue
         suffix = "" if len(fit.data.states) == 1 else f"_{channel}"
         label = with_unit(channel, fit.data)
-        values, typical, individual = (own[name].to_numpy() for name in ("observed", "population", "individual"))
-        exact = own["observed"].where(own["limit"] == "").to_numpy() if "limit" in own else values
+        values, typical, individual = (
+            channel_rows[name].to_numpy() for name in ("observed", "population", "individual")
+        )
+        exact = (
+            channel_rows["observed"].where(channel_rows["limit"] == "").to_numpy()
+            if "limit" in channel_rows
+            else values
+        )
         plot_observed(exact, typical, individual, files.plots / f"observed{suffix}.png", label=label)
-        if "other_end" in own:
-            values = own["other_end"].add(own["observed"]).div(2).fillna(own["observed"]).to_numpy()
+        if "other_end" in channel_rows:
+            values = (
+                channel_rows["other_end"]
+                .add(channel_rows["observed"])
+                .div(2)
+                .fillna(channel_rows["observed"])
+                .to_numpy()
+            )
         check = fit.check_by_simulation(channel)
         bands = PredictiveBands(check.times, check.observed, check.lower, check.middle, check.upper)
         time_label = f"{fit.data.time} [{units[fit.data.time]}]" if fit.data.time in units else fit.data.time
-        times = own[fit.data.time].to_numpy()
+        times = channel_rows[fit.data.time].to_numpy()
         if fit.structure.has_occasions:
             first = dict(zip(fit.data.trajectories, fit.data.ts[:, 0].tolist(), strict=True))
-            times = times - own["trajectory"].map(first).to_numpy(float)
+            times = times - channel_rows["trajectory"].map(first).to_numpy(float)
             time_label += ", from the begin of each occasion"
         plot_predictive_check(
             bands,
@@ -243,7 +257,7 @@ def with_unit(name: str, data: Dataset) -> str:
 
 
 def describe_effects(fit: PopulationFit) -> list[str]:
-    """Sentences on effects that the data do not tell, each with a test, and on estimates that they do not."""
+    """Describes effects that the data do not determine, with a test each, and undetermined estimates."""
     sentences: list[str] = []
     if fit.evaluated:
         return ["the parameters are those given; only the objective was computed"]
@@ -276,18 +290,18 @@ def describe_effects(fit: PopulationFit) -> list[str]:
 
 
 def summarise_population(fit: PopulationFit, individual: np.ndarray, sentences: list[str]) -> Json:
-    """The content of `summary.json`, with the words of other runs."""
+    """Returns the content of `summary.json`, with the same keys as other runs."""
     parameters = len(fit.optimum.x)
     values = int(np.sum(fit.problem.subjects.seen.mask))
     sentence = f"objective {fit.objective:.3f} by {fit.method}, {values} measurements of {len(fit.eta)} subjects"
     intervals = {
         name: {
-            "estimate": each.value,
-            "standard_error": jsonable(each.error),
-            "lower": jsonable(each.lower),
-            "upper": jsonable(each.upper),
+            "estimate": estimate.value,
+            "standard_error": jsonable(estimate.error),
+            "lower": jsonable(estimate.lower),
+            "upper": jsonable(estimate.upper),
         }
-        for name, each in fit.fixed.items()
+        for name, estimate in fit.fixed.items()
     }
     return {
         "status": fit.status,

@@ -1,4 +1,4 @@
-"""The directory of a run: its files, and how `resume=DIRECTORY` continues it with the config that is stored there."""
+"""The directory of a run: its files, and how `resume=DIRECTORY` continues it with its stored config."""
 
 import csv
 import hashlib
@@ -37,9 +37,9 @@ from .config.composition import (
 if TYPE_CHECKING:
     import pandas
 
-# Of `metrics.csv`; steps of attempts count on, and the name of the attempt tells them apart.
+# Columns of `metrics.csv`. Steps continue across attempts, which the attempt's name distinguishes.
 METRICS_COLUMNS = [*(field.name for field in fields(Record)), "attempt"]
-# Keys that may change when a run resumes; any other change would make it a different run.
+# Keys that can change when a run resumes; any other change would make it a different run.
 CHANGEABLE = (
     "training.steps",
     "training.patience",
@@ -65,7 +65,7 @@ class RunExists(ValueError):
 
 
 class OtherData(ValueError):
-    """Raised when a run would resume with data that differ from those it was started with."""
+    """Raised when a run would resume with data that differ from those at its start."""
 
 
 class RunDirectory:
@@ -79,7 +79,7 @@ class RunDirectory:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
-        # Whether this process has begun a run here; the files of another are not touched.
+        # Whether this process has started a run here; it leaves the files of other runs alone.
         self.ours = False
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.csv"
@@ -93,7 +93,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Locks the directory for a block of code, and removes what a killed process left there.
+        """Locks the directory for a block of code, and removes leftovers of killed processes.
 
         **Raises:** `RunExists` if another process holds the lock.
         """
@@ -108,19 +108,19 @@ class RunDirectory:
             yield
 
     def check_foreign(self) -> None:
-        """Checks that a new run would replace no file that node_fit has not written here.
+        """Checks that a new run would only replace files that node_fit has written here.
 
         **Raises:** `RunExists` that names the first such file.
         """
-        others = self.foreign()
-        if others:
+        foreign = self.foreign()
+        if foreign:
             raise RunExists(
-                f"{others[0]} is in the way, and no run of node_fit has written it; choose another hydra.run.dir, or "
+                f"{foreign[0]} is in the way, and no run of node_fit has written it; choose another hydra.run.dir, or "
                 "move it."
             )
 
     def foreign(self) -> list[Path]:
-        """What is here under the names of a run's files, though no run has begun here."""
+        """Finds files with the names of a run's files in a directory where no run has started."""
         if self.record.is_file():
             return []
         written = (self.metrics, self.model, self.plots, self.predictions, self.config, self.checkpoints, self.starts)
@@ -138,7 +138,7 @@ class RunDirectory:
     def check_unused(self) -> None:
         """Checks that the directory does not hold a run yet.
 
-        **Raises:** `RunExists`, a `ValueError`, that says how to resume the run.
+        **Raises:** `RunExists`, a `ValueError`, with instructions to resume the run.
         """
         if self.holds_run():
             raise RunExists(
@@ -149,13 +149,13 @@ class RunDirectory:
         self.ours = True
 
     def holds_run(self) -> bool:
-        """Whether there is a run to resume."""
-        # The first attempt may have been found without training.
+        """Whether the directory holds a run to resume."""
+        # The first attempt can have been fitted without training.
         folders = self.checkpoints, *self.checkpoints.glob("attempt-*")
         return any(map(steps_in, folders)) or self.starts.is_file()
 
     def write_record(self, command: Mapping[str, object], data: Mapping[str, Dataset]) -> None:
-        """Writes a new identity, how the run was started, and the fingerprints of its data."""
+        """Writes a new run identity, the run's command, and the fingerprints of its data."""
         content = {
             "run": secrets.token_hex(16),
             **command,
@@ -164,20 +164,20 @@ class RunDirectory:
         write_file(self.record, (json.dumps(content, indent=2) + "\n").encode())
 
     def identity(self) -> str | None:
-        """What the run's checkpoints carry; `None` for a run of an earlier version."""
+        """Returns the identity stored in the run's checkpoints; `None` for a run of an earlier version."""
         return json.loads(self.record.read_text()).get("run") if self.record.is_file() else None
 
     def was_fitted_to(self, data: Dataset) -> bool:
-        """Whether the record says that these are the training data; a config may name any file of this machine."""
+        """Whether the record matches these training data; a config can name any file on this machine."""
         try:
             return json.loads(self.record.read_text())["data"]["train"] == fingerprint_data(data)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
 
     def check_data(self, data: Mapping[str, Dataset]) -> None:
-        """Checks that the training and validation data are those of the record; test data may change.
+        """Checks that the training and validation data match the record; test data can change.
 
-        **Raises:** `OtherData` that says what differs.
+        **Raises:** `OtherData` with the difference.
         """
         before = json.loads(self.record.read_text())["data"]
         for name in ("train", "validation"):
@@ -189,11 +189,11 @@ class RunDirectory:
                 )
 
     def checkpoints_of(self, attempt: int) -> Path:
-        """Where the checkpoints of an attempt are; the first has the folder's top."""
+        """Returns the checkpoint folder of an attempt; the first attempt uses the top folder."""
         return self.checkpoints if attempt == 1 else self.checkpoints / f"attempt-{attempt}"
 
     def last_step_after(self, attempt: int) -> int | None:
-        """The last step that a later attempt has saved; None if there is none."""
+        """Returns the last step that a later attempt has saved; None if no later attempt has."""
         later = [step for folder in self.checkpoints.glob("attempt-*") for step in steps_in(folder)]
         here = steps_in(self.checkpoints_of(attempt))
         return max((step for step in later if step > max(here, default=0)), default=None)
@@ -218,8 +218,8 @@ class RunDirectory:
         if not self.metrics.is_file():
             return []
         with open(self.metrics, newline="") as file:
-            whole = [line for line in file if line.endswith("\n")]
-        rows = csv.DictReader(whole)
+            lines = [line for line in file if line.endswith("\n")]
+        rows = csv.DictReader(lines)
         try:
             if not {"step", "seconds"} <= set(rows.fieldnames or ()) <= set(METRICS_COLUMNS):
                 raise ValueError
@@ -240,7 +240,7 @@ class RunDirectory:
 
 
 def is_summary(path: Path) -> bool:
-    """Whether a file is a summary of node_fit's, which a run that could not begin leaves alone in its directory."""
+    """Whether node_fit wrote this summary; a run that fails to start leaves only this file in its directory."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -249,7 +249,7 @@ def is_summary(path: Path) -> bool:
 
 
 def fingerprint_data(data: Dataset) -> Json:
-    """The identity of a dataset: names, sizes, and a SHA-256 digest of its numbers."""
+    """Returns the identity of a dataset: names, sizes, and a SHA-256 digest of its numbers."""
     total = hashlib.sha256()
     sigma = () if data.sigma is None else (data.sigma,)
     events = () if data.events is None else (data.events.factor, data.events.shift)
@@ -259,7 +259,7 @@ def fingerprint_data(data: Dataset) -> Json:
         total.update(f"{array.dtype}{array.shape}".encode())
         total.update(np.ascontiguousarray(array).tobytes())
     total.update("".join(data.events.states if data.events else ()).encode())
-    total.update("".join(f"{name}: {each}" for name, each in data.noise.items()).encode())
+    total.update("".join(f"{name}: {noise}" for name, noise in data.noise.items()).encode())
     return {
         "trajectories": list(data.trajectories),
         "rows": int(data.lengths.sum()),
@@ -270,7 +270,7 @@ def fingerprint_data(data: Dataset) -> Json:
 
 
 def shorten_list(digest: Json | None) -> str:
-    """A short text for a fingerprint."""
+    """Formats a fingerprint as short text."""
     if digest is None:
         return "none"
     channels = ", ".join(digest["states"] + digest["inputs"])
@@ -293,17 +293,17 @@ def csv_number(key: str, value: str) -> str | float | None:
 
 
 def command_record(hydra: HydraConf) -> Json:
-    """Records how a run was started, from Hydra's node of its config; `with_resumed` needs it to resume the run."""
+    """Returns the record of a run's command from Hydra's config node; `with_resumed` needs it to resume the run."""
     runtime = plain_runtime(hydra)
     return {
         "overrides": list(map(str, hydra.overrides.task)),
-        "config_dirs": [each["path"] for each in runtime["config_sources"] if each["provider"] == "command-line"],
+        "config_dirs": [source["path"] for source in runtime["config_sources"] if source["provider"] == "command-line"],
         "cwd": runtime["cwd"],
     }
 
 
 def plain_runtime(hydra: HydraConf) -> Json:
-    """Hydra's `runtime` as plain values; its paths may hold `${...}`, which is no reference to a key there."""
+    """Returns Hydra's `runtime` as plain values. Its paths can contain a literal `${...}`."""
     runtime = OmegaConf.to_container(hydra.runtime, resolve=False)
     assert is_json(runtime)
     return {str(key): value for key, value in runtime.items()}
@@ -312,50 +312,50 @@ def plain_runtime(hydra: HydraConf) -> Json:
 def with_resumed(arguments: list[str]) -> list[str]:
     """Returns the arguments, or, if `resume=` names a run, those that compose its stored config in its directory.
 
-    What the files of the config groups say now does not matter: the run continues as it was started.
+    Current files of the config groups are ignored: the run continues with its original config.
 
     **Raises:** `ConfigError` if `resume=` does not name a run, or an argument would make it a different run.
     """
-    given = get_args_parser().parse_known_args(arguments)[0]
-    named = [word.partition("=")[2].strip("'\"") for word in given.overrides if word.startswith("resume=")]
+    parsed = get_args_parser().parse_known_args(arguments)[0]
+    named = [word.partition("=")[2].strip("'\"") for word in parsed.overrides if word.startswith("resume=")]
     if not named or named[-1] in ("", "null", "auto"):  # The job resolves `auto`, since it knows its directory.
-        if named[-1:] != ["auto"] and any(word.startswith("resume_from=") for word in given.overrides):
+        if named[-1:] != ["auto"] and any(word.startswith("resume_from=") for word in parsed.overrides):
             raise ConfigError("resume_from selects a checkpoint of a run; also name the run with resume=DIRECTORY.")
         return arguments
-    if given.multirun:
+    if parsed.multirun:
         raise ConfigError("resume continues a single run and can't be combined with --multirun.")
     directory = Path(named[-1]).absolute()
     record = read_record(directory, named[-1])
-    changes = [word for word in given.overrides if not word.startswith("resume=")]
+    changes = [word for word in parsed.overrides if not word.startswith("resume=")]
     conf = shipped("conf", CONFIG)
     check_groups(changes, conf)
-    # Relative paths in the config refer to the directory in which the run was started.
+    # Relative paths in the config refer to the directory where the run was started.
     if Path(record["cwd"]).is_dir():
         os.chdir(record["cwd"])
     changes = [*what_runs_code(directory, changes), *with_stored_names(directory, changes)]
-    # The stored config has no groups. An option of `device`, the only one that may change, is added to it.
+    # The stored config has no groups. Only the option of `device` can change, so add it.
     changes = [f"+{word}" if word.startswith("device=") else word for word in changes]
     place = [f"resume={quote_override(directory)}", f"hydra.run.dir={quote_override(directory)}"]
-    # Hydra writes no record of its own, and no log.
+    # Disable Hydra's own records and log.
     quiet = ["hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none"]
     sources = ["--config-path", str(directory), "--config-name", CONFIG, "--config-dir", str(conf)]
     return [*sources, *changes, *place, *quiet]
 
 
 def quote_override(path: Path) -> str:
-    """A path as the value of an override: quoted for Hydra's grammar, and without references for OmegaConf."""
+    """Formats a path as an override value, quoted for Hydra's grammar and escaped for OmegaConf."""
     text = str(path).replace("${", "\\${").replace("'", "\\'")
     return f"'{text}'"
 
 
 def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
-    """Overrides for the keys of a run that name code, which come from the caller alone.
+    """Returns overrides for keys that load code, which must come from the caller.
 
     **Raises:** `ConfigError` if the run needs extensions that the caller does not name.
     """
     stored = read_config(directory / "config.yaml") if (directory / "config.yaml").is_file() else {}
-    given = {word.lstrip("+~").partition("=")[0] for word in changes}
-    if stored.get("extensions") and "extensions" not in given:
+    changed_keys = {word.lstrip("+~").partition("=")[0] for word in changes}
+    if stored.get("extensions") and "extensions" not in changed_keys:
         named = ",".join(map(str, stored["extensions"]))
         raise ConfigError(
             f"the run in {directory} uses packages, whose code would run; if you trust them, resume it with "
@@ -363,11 +363,11 @@ def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
         )
     cache = stored.get("compile_cache", "auto")
     # A cache holds machine code.
-    return [] if cache in (False, "auto") or "compile_cache" in given else ["compile_cache=auto"]
+    return [] if cache in (False, "auto") or "compile_cache" in changed_keys else ["compile_cache=auto"]
 
 
 def with_stored_names(directory: Path, changes: list[str]) -> list[str]:
-    """Overrides with the names of keys that the stored config has, which may be those of an earlier version."""
+    """Renames the keys of overrides to those of the stored config, which can be from an earlier version."""
     stored = read_config(directory / CONFIG)
     for old, new in OLD_NAMES.items():
         if old in stored and new not in stored:
@@ -378,7 +378,7 @@ def with_stored_names(directory: Path, changes: list[str]) -> list[str]:
 def read_record(directory: Path, name: str) -> Json:
     """Reads the `command_record` of a run.
 
-    **Raises:** `ConfigError` if there is none, or no stored config.
+    **Raises:** `ConfigError` if the record or the stored config is missing.
     """
     try:
         record = json.loads((directory / RECORD).read_text())
@@ -394,7 +394,7 @@ def read_record(directory: Path, name: str) -> Json:
 
 
 def check_words(record: Json) -> None:
-    """Checks that a record holds overrides and folders, and nothing that Hydra would take as an option of its own.
+    """Checks that a record contains only overrides and folders, and no options for Hydra itself.
 
     **Raises:** `ValueError` otherwise.
     """
@@ -406,7 +406,7 @@ def check_words(record: Json) -> None:
 
 
 def overrides_of(hydra: HydraConf, record: Path, resume: str | None) -> list[str]:
-    """The overrides of a run: those of its start, and those of this command."""
+    """Returns the overrides of a run: those at its start, followed by those of this command."""
     words = list(map(str, hydra.overrides.task))
     if not resume or any(word == "resume=auto" for word in words):
         return words
@@ -415,7 +415,7 @@ def overrides_of(hydra: HydraConf, record: Path, resume: str | None) -> list[str
 
 
 def check_groups(changes: list[str], conf: Path) -> None:
-    """Refuses another option of a group; other keys are compared with the stored config once they are composed."""
+    """Rejects a changed group option. Other keys are compared with the stored config after composition."""
     for word in changes:
         key = word.lstrip("+~").partition("=")[0].partition("@")[0]
         if (conf / key).is_dir() and not key.startswith(CHANGEABLE):
@@ -430,7 +430,7 @@ def unchangeable(key: str, before: str = "") -> ConfigError:
 
 
 def write_config(config: DictConfig) -> str:
-    """A config as YAML that composes to the same values: resolved, with each `${` as text."""
+    """Writes a config as YAML that composes to the same values: resolved, with `${` escaped."""
 
     def escaped(node: object) -> object:
         if is_json(node):
@@ -443,7 +443,7 @@ def write_config(config: DictConfig) -> str:
 
 
 def with_new_keys(config: DictConfig) -> DictConfig:
-    """A stored config with today's names, and the shipped values of keys that its version of this package lacked."""
+    """Updates a stored config with current key names and the shipped values of newer keys."""
     shipped_values = shipped_config()
     with open_dict(config):
         rename_keys(config)
@@ -460,7 +460,7 @@ def with_new_keys(config: DictConfig) -> DictConfig:
 
 
 def check_unchanged(before: DictConfig | ListConfig, now: DictConfig) -> None:
-    """Checks that the command changes nothing in a run's stored config except for keys that may change.
+    """Checks that the command only changes keys of the stored config that are allowed to change.
 
     **Raises:** `ConfigError` that names the first key that differs.
     """
@@ -469,7 +469,7 @@ def check_unchanged(before: DictConfig | ListConfig, now: DictConfig) -> None:
 
 
 def check_same_config(before: DictConfig | ListConfig, now: DictConfig, place: Path) -> None:
-    """Checks that a run resumes with the config that it was started with, except for keys that may change.
+    """Checks that a run resumes with its original config, except for keys that are allowed to change.
 
     **Arguments:**
 
@@ -486,9 +486,9 @@ def check_same_config(before: DictConfig | ListConfig, now: DictConfig, place: P
 
 
 def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, object, object]]:
-    """The keys in which two configs differ, of those that may not change, with both values."""
-    # In the form that a YAML file gives back.
-    then, this = (as_today(each) for each in (before, OmegaConf.create(write_config(now))))
+    """Returns the fixed keys in which two configs differ, with both values."""
+    # Compare in the form that loading from YAML gives.
+    then, this = (as_today(config) for config in (before, OmegaConf.create(write_config(now))))
     keys = [*then, *(key for key in this if key not in then)]
     return [
         (key, then.get(key), this.get(key))
@@ -498,7 +498,7 @@ def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[
 
 
 def as_today(config: DictConfig | ListConfig) -> Json:
-    """The flat keys of a config, with today's names, and with words where earlier versions wrote null."""
+    """Flattens a config, with current key names and with words in place of earlier versions' nulls."""
     nested = OmegaConf.to_container(config, resolve=True)
     if is_json(nested):
         rename_keys(nested)

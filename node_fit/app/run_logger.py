@@ -31,22 +31,21 @@ from .config.build import names_of_loggers
 from .config.composition import ConfigError
 from .run_directory import RunDirectory, flatten
 
-# What a terminal, a scheduler or a limit on processor time sends: Slurm warns with SIGUSR1, if it is asked to.
+# Signals of terminals, schedulers and limits on processor time; Slurm can be set to warn with SIGUSR1.
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGXCPU") if hasattr(signal, name)
 )
 
 
-# Seconds from Ctrl-C to the end: a person waits for it, and what is there is on the disk.
+# Seconds from Ctrl-C to exit, kept short for the user; the saved state is already on disk.
 PATIENCE_AT_CTRL_C = 1.7
 
 
 class Interruption:
     """A context manager that records the first signal to end; a second one ends the process immediately.
 
-    After Ctrl-C the process ends within two seconds, also while a program is compiled, where Python runs no handler: a
-    thread that the signal wakes sees to that. A signal that the process ignores, as SIGHUP under `nohup`, stays
-    ignored.
+    After Ctrl-C the process ends within two seconds, even during compilation, when Python runs no handlers: the signal
+    wakes a thread for this. Signals that the process ignores, such as SIGHUP under `nohup`, stay ignored.
 
     **Arguments:** `say`: called with a message for the user at the first signal. `leave`: called before the thread ends
     the process.
@@ -83,7 +82,7 @@ class Interruption:
         with self._bell:
             while number := self._bell.recv(1):
                 if is_second and number[0] in SIGNALS:
-                    os._exit(128 + number[0])  # Python's handler would wait for a program that may never end.
+                    os._exit(128 + number[0])  # Python's handler would wait for a program that might never end.
                 is_second |= number[0] in SIGNALS
                 if number[0] == signal.SIGINT and not self._ended.wait(PATIENCE_AT_CTRL_C):
                     with suppress(Exception):  # For example a full disk.
@@ -109,7 +108,7 @@ class Interruption:
 
 @runtime_checkable
 class Pruner(Protocol):
-    """A run's trial in a search, which may end the run early."""
+    """A run's trial in a search, which can end the run early."""
 
     interruption: Interruption
 
@@ -139,8 +138,8 @@ class RunLogger(Callback):
     - `config`: the job's config.
     - `files`: the run directory to write to.
     - `console`, `display`: for notes and for progress.
-    - `interruption`: the signal that may end the run.
-    - `trial`: the run's trial in a search, which may also end it; `None` outside of a search.
+    - `interruption`: the signal that can end the run.
+    - `trial`: the run's trial in a search, which can also end it; `None` outside of a search.
     """
 
     def __init__(
@@ -188,19 +187,19 @@ class RunLogger(Callback):
     def restore(self, template: Template) -> RunState | None:
         config = self.config
         self.checkpoints.check_room(template(0, 0))
-        found = self.checkpoints.restore(template, config.resume_from) if config.resume else None
-        if config.resume and found is None and self.attempt == 1:
+        restored = self.checkpoints.restore(template, config.resume_from) if config.resume else None
+        if config.resume and restored is None and self.attempt == 1:
             raise ConfigError(f"resume={config.resume} has no checkpoint yet; start the run again.")
         # Later attempts have rows, too.
         later = self.files.last_step_after(self.attempt) if config.resume else None
-        step = later or (-1 if found is None else found.step)
-        # The first attempt may have been found without training.
-        begins = self.attempt == 1 or found is not None or not self.files.metrics.is_file()
+        step = later or (-1 if restored is None else restored.step)
+        # The first attempt can have been fitted without training.
+        begins = self.attempt == 1 or restored is not None or not self.files.metrics.is_file()
         rows = self.files.begin_metrics(step) if begins else self.files.read_metrics()
         self.before = rows[-1]["seconds"] if rows else 0.0
-        if found is not None:
+        if restored is not None:
             self.console.print(f"resuming from step {step}")
-        return found
+        return restored
 
     def on_stage_compile(self, stage: str, steps: int) -> None:
         self.display.announce(stage, steps)
@@ -224,19 +223,19 @@ class RunLogger(Callback):
     def on_steps(self, step: int, state: RunState) -> str | None:
         self.display.show_steps(step - state.offset)
         stop = self.stop_by_signal()
-        if stop is not None:  # The run may not have come to a chunk's end yet.
+        if stop is not None:  # The run might not have finished a chunk yet.
             self.checkpoints.save(state)
         return stop
 
     def stop_by_signal(self) -> str | None:
-        """The reason to stop, if a signal has arrived."""
+        """Returns the reason to stop if a signal has arrived."""
         if self.interruption.number is None:
             return None
         return f"by {self.interruption.name}; continue with resume={self.files.path}"
 
 
 def make_loggers(config: DictConfig, files: RunDirectory) -> list[AbstractLogger]:
-    """The loggers that the config names, with its keys as their settings."""
+    """Builds the config's loggers, with its keys as their settings."""
     settings = flatten(OmegaConf.to_container(config, resolve=True))
     folder, name = files.path.absolute(), "/".join(files.path.absolute().parts[-2:])
     makers = {
@@ -244,4 +243,4 @@ def make_loggers(config: DictConfig, files: RunDirectory) -> list[AbstractLogger
         "mlflow": lambda: MLflow(name, settings=settings),
         "wandb": lambda: WeightsAndBiases(folder, name, settings=settings),
     }
-    return [makers[each]() for each in names_of_loggers(config.logger)]
+    return [makers[logger]() for logger in names_of_loggers(config.logger)]

@@ -1,4 +1,4 @@
-"""A multirun that runs its jobs at once: those that differ only in seeds and numbers are members of one program."""
+"""A multirun that fits its jobs at once: jobs that differ only in seeds and numbers become members of one program."""
 
 import functools
 import time
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 def runs_at_once(config: DictConfig) -> bool:
-    """Whether jobs become members: as `sweep` says, and else on a GPU, where one member leaves most of it idle."""
+    """Whether jobs become members: as set by `sweep`, else on a GPU, which one member leaves mostly idle."""
     if config.sweep != "auto":
         return config.sweep == "vectorized"
     is_alone = OmegaConf.select(config, "ensemble.size") == 1 and not config.get("random")
@@ -40,11 +40,15 @@ def run_jobs(jobs: Sequence[Job]) -> list[int]:
     """Runs jobs, writes their directories, and returns the exit code of each."""
     console = make_console()
     with ExitStack() as stack, Interruption(functools.partial(console.print, soft_wrap=True)) as interruption:
-        ready = [made for job in jobs if (made := attempt(job, functools.partial(prepare_job, job, stack))) is not None]
+        ready = [
+            prepared
+            for job in jobs
+            if (prepared := attempt(job, functools.partial(prepare_job, job, stack))) is not None
+        ]
         ends: dict[Job, int] = {}
         for group in group_jobs(ready):
-            found = attempt(group[0][0], functools.partial(fit_in_memory, group, interruption))
-            for (job, _), result in zip(group, found or [], strict=bool(found)):
+            results = attempt(group[0][0], functools.partial(fit_in_memory, group, interruption))
+            for (job, _), result in zip(group, results or [], strict=bool(results)):
                 job.announce()
                 finished = attempt(job, functools.partial(finish, job, result))
                 ends[job] = 1 if finished is None else EXIT.get(finished, interruption.exit_code)
@@ -80,7 +84,7 @@ def group_jobs(ready: Sequence[PreparedJob]) -> list[list[PreparedJob]]:
 
 
 def fit_in_memory(group: Sequence[PreparedJob], interruption: Interruption) -> list[Fit | ValueError]:
-    """Fits a group at once, or in halves where memory does not hold it."""
+    """Fits a group at once, or in halves if it does not fit into memory."""
     try:
         return fit_group(group, interruption)
     except Exception as error:

@@ -1,9 +1,9 @@
-"""The command `python -m node_fit.benchmark`: published protocols, ours beside other figures.
+"""The command `python -m node_fit.benchmark`: compares results on published protocols with published figures.
 
-With `--method discover`, equations are found in one noisy trajectory of each of ODEBench's systems, and simulated from
-its start and from another one. The protocol is that of S. d'Ascoli et al., ODEFormer (ICLR 2024, arXiv 2310.05573),
-section 5: 150 rows on [0, 10], times 1 + noise, all of them or a random half; a system counts if R² against the
-trajectory without noise exceeds 0.9.
+With `--method discover`, equations are identified from one noisy trajectory of each of ODEBench's systems, and
+simulated from its initial state and from another one. The protocol is that of S. d'Ascoli et al., ODEFormer (ICLR 2024,
+arXiv 2310.05573), section 5: 150 rows on [0, 10], times 1 + noise, all of them or a random half; a system counts if R²
+against the trajectory without noise exceeds 0.9.
 """
 
 if __name__ == "__main__":
@@ -55,7 +55,7 @@ CHOICES = (
 )
 
 Rows = Literal["all", "half"]
-# Published shares of systems [%] with R² above 0.9, by noise and rows: whose, from the same start, from the other one.
+# Published shares of systems [%] with R² above 0.9, by noise and rows: method, from the same start, from the other one.
 PUBLISHED: dict[tuple[float, str], tuple[tuple[str, float | None, float], ...]] = {
     (0.0, "all"): (("PySR", None, 50.8), ("ODEFormer", None, 34.9)),
     (0.02, "all"): (("ODEFormer", None, 41.3),),
@@ -98,26 +98,26 @@ def main() -> None:
 
 
 def choose_problems(names: Sequence[str]) -> dict[str, Protocol]:
-    """The protocols of these names.
+    """Returns the protocols of these names.
 
-    **Raises:** `ValueError` if there is no such protocol.
+    **Raises:** `ValueError` if no such protocol exists.
     """
-    found = {name: [each for each in PROTOCOLS if is_one(each, name)] for name in names}
-    for name, protocols in found.items():
+    matches = {name: [protocol for protocol in PROTOCOLS if is_one(protocol, name)] for name in names}
+    for name, protocols in matches.items():
         if not protocols:
             raise ValueError(f"there is no protocol {name!r}; choose {CHOICES}.")
-    return {each: PROTOCOLS[each] for protocols in found.values() for each in protocols}
+    return {protocol: PROTOCOLS[protocol] for protocols in matches.values() for protocol in protocols}
 
 
 def is_one(protocol: str, name: str) -> bool:
-    """Whether a protocol has this name, or is one of a family of this name."""
+    """Whether a protocol, or its family, has this name."""
     return name == "all" or f"{protocol}_".startswith(f"{name}_")
 
 
 def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) -> list[str]:
-    """Runs protocols and prints a line for each figure; those whose data are absent are left out, and named.
+    """Runs protocols and prints a line for each figure; protocols without data are skipped and listed.
 
-    **Returns:** the names of those whose command failed.
+    **Returns:** the names of the protocols with a failed command.
     """
     print(HEAD, flush=True)
     odebench: list[Json] = []
@@ -146,9 +146,9 @@ def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) ->
 
 
 def run_problem(protocol: Protocol, data: Path, words: Sequence[str]) -> Json:
-    """Runs the command of a protocol in a process and a folder of its own; returns its `summary.json`.
+    """Runs the command of a protocol in a separate process and folder; returns its `summary.json`.
 
-    **Raises:** `ValueError` with what the command said if it fails.
+    **Raises:** `ValueError` with the output of the command if it fails.
     """
     with TemporaryDirectory() as folder:
         path = (data / protocol.file).absolute() if protocol.file else Path(folder) / "table.csv"
@@ -160,8 +160,8 @@ def run_problem(protocol: Protocol, data: Path, words: Sequence[str]) -> Json:
         if done.returncode or not summary.is_file():
             said = "\n".join([*done.stdout.splitlines()[-10:], done.stderr.strip()])
             raise ValueError(f"the command ended with exit code {done.returncode}: {shlex.join(command[1:])}\n{said}")
-        found = json.loads(summary.read_text())
-        return found if protocol.judge is None else found | {"judged": protocol.judge(summary.parent)}
+        report = json.loads(summary.read_text())
+        return report if protocol.judge is None else report | {"judged": protocol.judge(summary.parent)}
 
 
 class Reached(NamedTuple):
@@ -175,37 +175,37 @@ class Reached(NamedTuple):
 
 
 def run_discovery(numbers: Sequence[int], noise: float, rows: Rows, effort: Effort, seed: int) -> None:
-    """Prints what is found in each system, then the shares beside published ones."""
+    """Prints the results for each system, then a comparison of the shares with published ones."""
     print(DISCOVERY_HEAD, flush=True)
     outcomes: list[Reached] = []
     for equation in read_equations():
         if equation.number in numbers:
-            outcomes.append(each := recover_equations(equation, noise, rows, effort, seed))
-            terms = {None: "-", True: "yes", False: "no"}[each.true_terms]
+            outcomes.append(reached := recover_equations(equation, noise, rows, effort, seed))
+            terms = {None: "-", True: "yes", False: "no"}[reached.true_terms]
             print(
-                f"| {equation.number} {equation.what} | {each.same:.3f} | {each.other:.3f} | {terms} "
-                f"| {each.seconds:.1f} | {each.found} |",
+                f"| {equation.number} {equation.what} | {reached.same:.3f} | {reached.other:.3f} | {terms} "
+                f"| {reached.seconds:.1f} | {reached.found} |",
                 flush=True,
             )
     print(*summary_lines(outcomes, noise, rows), sep="\n")
 
 
 def recover_equations(equation: Equation, noise: float, rows: Rows, effort: Effort, seed: int) -> Reached:
-    """Finds the equations of a system in its first trajectory."""
+    """Identifies the equations of a system from its first trajectory."""
     t, clean, data = draw_record(equation, noise, rows, seed)
     began = time.process_time()
-    found = discover(data, effort=effort, resamples=0, seed=seed).found
+    system = discover(data, effort=effort, resamples=0, seed=seed).found
     seconds = time.process_time() - began
-    same, other = (r_squared(true, found.simulate(true[0], t)) for true in clean)
-    return Reached(same, other, has_true_terms(equation, found), seconds, "; ".join(found.shown.values()))
+    same, other = (r_squared(true, system.simulate(true[0], t)) for true in clean)
+    return Reached(same, other, has_true_terms(equation, system), seconds, "; ".join(system.shown.values()))
 
 
 def draw_record(
     equation: Equation, noise: float, rows: Rows, seed: int
 ) -> tuple[np.ndarray, list[np.ndarray], Dataset]:
-    """Times, both trajectories of a system without noise, and rows of the first one with noise.
+    """Returns times, both trajectories of a system without noise, and rows of the first one with noise.
 
-    What is drawn depends on the seed and the system's number.
+    The random numbers depend on the seed and the system's number.
     """
     t, draw = np.linspace(0, LAST_SOLVED_TIME, ROWS_OF_EQUATION), np.random.default_rng((seed, equation.number))
     clean = solve_equation(equation, t)
@@ -215,7 +215,7 @@ def draw_record(
 
 
 def r_squared(true: np.ndarray, found: np.ndarray | None) -> float:
-    """The mean over states of the share of variance explained; minus infinity without a simulation."""
+    """Computes the share of explained variance, averaged over states; minus infinity without a simulation."""
     if found is None:
         return -np.inf
     total = np.maximum(((true - true.mean(0)) ** 2).sum(0), 1e-300)
@@ -223,30 +223,30 @@ def r_squared(true: np.ndarray, found: np.ndarray | None) -> float:
 
 
 def has_true_terms(equation: Equation, found: FoundSystem) -> bool | None:
-    """Whether each rate has exactly the true terms, whatever their constants; None if SymPy is not installed."""
+    """Whether each rate has exactly the true terms, with any constants; None if SymPy is not installed."""
     if importlib.util.find_spec("sympy") is None:
         return None
     return all(has_same_terms(text, found.shown[name], equation.states) for name, text in equation.equations.texts)
 
 
 def has_same_terms(one: str, other: str, names: Sequence[str]) -> bool:
-    """Whether two right-hand sides differ by constants alone once both are simplified.
+    """Whether two right-hand sides differ only by constants after simplification.
 
-    Each is written as one fraction without common factors, of which the monomials are compared, so that `1 + x**2` is
-    no other denominator than `0.998 + x**2`. Logarithms and exponentials of products and sums are taken apart, and
-    `cos(x)**2` is `1 - sin(x)**2`.
+    The monomials of both are compared after reduction to a single fraction without common factors, so that the
+    denominators `1 + x**2` and `0.998 + x**2` are equal. Logarithms and exponentials of products and sums are expanded,
+    and `cos(x)**2` is `1 - sin(x)**2`.
 
-    **Arguments:** `one`, `other`: in the grammar of equations. `names`: of the states.
+    **Arguments:** `one`, `other`: right-hand sides in the grammar of equations. `names`: the names of the states.
     """
     return monomials_of(one, names) == monomials_of(other, names)
 
 
 def monomials_of(text: str, names: Sequence[str]) -> "tuple[frozenset[Expr], frozenset[Expr]]":
-    """The monomials of a right-hand side's numerator and of its denominator."""
+    """Returns the monomials of a right-hand side's numerator and denominator."""
     import sympy
 
     def monomials(part: "Expr") -> "frozenset[Expr]":
-        return frozenset(each.as_coeff_Mul()[1] for each in sympy.Add.make_args(sympy.expand(part)))
+        return frozenset(term.as_coeff_Mul()[1] for term in sympy.Add.make_args(sympy.expand(part)))
 
     def sigmoid(x: "Expr") -> "Expr":
         return 1 / (1 + sympy.exp(-x))
@@ -272,10 +272,10 @@ def to_sines(power: "Expr") -> "Expr":
 
 
 def with_generators(tree: "Expr") -> "Expr":
-    """The expression with a symbol for each function and broken power, which says what it is but for its constants."""
+    """Replaces each function and fractional power by a symbol that identifies it except for its constants."""
     import sympy
 
-    found: dict[Expr, Symbol] = {}
+    symbols: dict[Expr, Symbol] = {}
 
     def generator(node: "Expr") -> "Expr":
         if node.is_number:
@@ -287,20 +287,20 @@ def with_generators(tree: "Expr") -> "Expr":
                 return 1 / generator(sympy.exp(-argument))
             shape = f"exp({rest})"
         else:
-            shape = str(node.replace(lambda each: each.is_Float, lambda _: sympy.Symbol("constant")))
-        if node not in found:
-            alike = sum(each.name.startswith(f"{shape} ") for each in found.values())
-            found[node] = sympy.Symbol(f"{shape} {alike}")
-        return found[node]
+            shape = str(node.replace(lambda symbol: symbol.is_Float, lambda _: sympy.Symbol("constant")))
+        if node not in symbols:
+            alike = sum(symbol.name.startswith(f"{shape} ") for symbol in symbols.values())
+            symbols[node] = sympy.Symbol(f"{shape} {alike}")
+        return symbols[node]
 
     return tree.replace(lambda node: node.is_Function or (node.is_Pow and not node.exp.is_Integer), generator)
 
 
 def summary_lines(outcomes: Sequence[Reached], noise: float, rows: Rows) -> list[str]:
-    """The shares, ours and published ones."""
+    """Formats node_fit's shares and the published ones."""
     many = len(outcomes)
-    same, other = (sum(value > GOOD_R2_SHARE for value in pair) for pair in zip(*[each[:2] for each in outcomes]))  # noqa: B905
-    counted = [each.true_terms for each in outcomes if each.true_terms is not None]
+    same, other = (sum(value > GOOD_R2_SHARE for value in pair) for pair in zip(*[outcome[:2] for outcome in outcomes]))  # noqa: B905
+    counted = [outcome.true_terms for outcome in outcomes if outcome.true_terms is not None]
     exact = f"{sum(counted)} of {len(counted)}" if counted else 'not counted (pip install "node-fit[discover]")'
     lines = [
         "",
@@ -311,7 +311,9 @@ def summary_lines(outcomes: Sequence[Reached], noise: float, rows: Rows) -> list
     ]
     for whose, theirs_same, theirs_other in PUBLISHED.get((noise, rows), ()):
         lines.append(f"| {whose} | {'-' if theirs_same is None else f'{theirs_same} %'} | {theirs_other} % |")
-    lines.append(f"Exactly the true terms: {exact}. Median {np.median([each.seconds for each in outcomes]):.1f} s.")
+    lines.append(
+        f"Exactly the true terms: {exact}. Median {np.median([outcome.seconds for outcome in outcomes]):.1f} s."
+    )
     return lines
 
 

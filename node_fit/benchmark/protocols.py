@@ -1,4 +1,4 @@
-"""Published problems, which command fits each, what is measured, and the table of figures beside others.
+"""Published problems, the commands that fit them, their measures, and the table of comparison.
 
 P. Hegde et al., "Variational multiple shooting for Bayesian ODEs with Gaussian processes", UAI 2022, arXiv 2106.10905.
 The oscillator's equation, start, times and noise, random numbers included, are those of `train_vdp_gpode.py` and
@@ -7,7 +7,7 @@ are those of `src/datasets/fhn.py`; its noise is another draw, since the paper's
 
 S. d'Ascoli et al., "ODEFormer: Symbolic Regression of Dynamical Systems with Transformers", ICLR 2024, arXiv
 2310.05573. `odebench.csv` has the equations, constants and starts of `odeformer/odebench/strogatz_equations.py` in
-https://github.com/sdascoli/odeformer, the constants put in their places; times are those of `solve_and_plot.py`.
+https://github.com/sdascoli/odeformer, with the constants inserted; times are those of `solve_and_plot.py`.
 """
 
 import csv
@@ -24,7 +24,7 @@ from ..model.fields.equations import Equations
 from ..runtime.serialization import Json
 
 ROWS_OF_PROBLEM = 25
-# Of the oscillator and of the neuron, each for its measured rows [squared units].
+# Noise variances of the measured rows of the oscillator and of the neuron [squared units].
 VARIANCE, NEURON_VARIANCE = 0.05, 0.025
 LAST_TIME, NEURON_END = 7.0, 5.0
 
@@ -40,7 +40,7 @@ def neuron(t: float, y: Sequence[float] | np.ndarray) -> list[float]:
 def solve_exactly(
     rates: Callable[..., Sequence[float] | np.ndarray], start: Sequence[float], times: np.ndarray
 ) -> np.ndarray:
-    """States at times from 0 on, shape `(time, state)`."""
+    """Returns the states at times from 0 on, shape `(time, state)`."""
     from scipy.integrate import solve_ivp
 
     return solve_ivp(rates, (0, times[-1]), start, t_eval=times, rtol=1e-10, atol=1e-12).y.T
@@ -65,21 +65,21 @@ def write_van_der_pol(path: Path, times: np.ndarray) -> None:
 
 
 def neuron_states() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times, states without noise, and which rows were not measured: those with a positive `x` and a negative `y`."""
+    """Returns times, states without noise, and a mask of unmeasured rows: those with positive `x` and negative `y`."""
     times = np.linspace(0, NEURON_END, ROWS_OF_PROBLEM)
     states = solve_exactly(neuron, (-1.0, -1.0), times)
     return times, states, (states[:, 0] > 0) & (states[:, 1] < 0)
 
 
 def write_neuron(path: Path) -> None:
-    """Writes 25 rows with noise, of which those of a quadrant are empty."""
+    """Writes 25 rows with noise; those in one quadrant are empty."""
     times, states, hidden = neuron_states()
     states = states + np.random.RandomState(121).normal(size=states.shape) * NEURON_VARIANCE**0.5
     write_columns(path, times, np.where(hidden[:, None], np.nan, states))
 
 
 def judge_neuron(run: Path) -> dict[str, float | None]:
-    """The mean squared error in the rows that were not measured, of a run's predictions."""
+    """Computes the mean squared error of a run's predictions in the unmeasured rows."""
     import pandas as pd
 
     times, states, hidden = neuron_states()
@@ -97,9 +97,9 @@ def write_columns(path: Path, times: np.ndarray, states: np.ndarray) -> None:
 
 
 LORENZ_START, SETTLE = (1.0, 1.0, 1.0), 50.0
-# Rows that are fitted, and those of the simulations that are compared.
+# Time between rows, number of fitted rows, and number of rows in the compared simulations.
 STEP, LORENZ_ROWS, SIMULATED = 0.02, 1000, 10_000
-# Bins of each state, and what is added to the count of each bin, for the divergence.
+# Number of bins per state, and constant added to each bin count, for the divergence.
 DIVERGENCE_BINS, SMOOTHING = 30, 1e-5
 
 
@@ -116,7 +116,7 @@ def orbit(start: Sequence[float] | np.ndarray, rows: int) -> np.ndarray:
 
 
 def on_attractor() -> np.ndarray:
-    """The start of the record, on the attractor."""
+    """Returns the initial state of the record, on the attractor."""
     return orbit(LORENZ_START, round(SETTLE / STEP) + 1)[-1]
 
 
@@ -130,11 +130,11 @@ def write_lorenz(path: Path) -> None:
 
 
 def divergence(true: np.ndarray, other: np.ndarray) -> float:
-    """How much the places that an orbit visits differ from those of a true one.
+    """Computes the divergence of an orbit's invariant distribution from that of a true one.
 
-    The Kullback-Leibler divergence of their shares of the time in boxes of the state space (G. Koppe et al., PLoS
-    Computational Biology 15:e1007263, 2019, equation 9), here 30 boxes for each state within the range of the true
-    one, and one more for all that is outside. 0 if they visit the same places as often.
+    This is the Kullback-Leibler divergence of their shares of the time in boxes of the state space (G. Koppe et al.,
+    PLoS Computational Biology 15:e1007263, 2019, equation 9), here 30 boxes per state within the range of the true
+    orbit, and one more for everything outside. It is 0 if they visit the same boxes equally often.
     """
     edges = [
         np.linspace(low, high, DIVERGENCE_BINS + 1)
@@ -149,7 +149,7 @@ def divergence(true: np.ndarray, other: np.ndarray) -> float:
 
 
 def judge_lorenz(run: Path) -> dict[str, float | None]:
-    """The divergence of a run's model from the true attractor, and that of another true orbit."""
+    """Computes the divergence of a run's model from the true attractor, and that of another true orbit."""
     from ..storage.model_file import load
 
     begin = on_attractor()
@@ -157,9 +157,9 @@ def judge_lorenz(run: Path) -> dict[str, float | None]:
     solution = load(run / "model.safetensors").solve(
         begin, np.arange(SIMULATED) * STEP, max_steps=100 * SIMULATED, throw=False
     )
-    found = np.asarray(solution.ys)
+    simulated = np.asarray(solution.ys)
     return {
-        "divergence": divergence(true, found) if np.isfinite(found).all() else None,
+        "divergence": divergence(true, simulated) if np.isfinite(simulated).all() else None,
         "other_orbit": divergence(true, other),
     }
 
@@ -169,7 +169,7 @@ Rates = Callable[[np.ndarray], np.ndarray]
 
 
 class Equation(NamedTuple):
-    """An equation: its number in ODEBench, what it is, the rates of its states, and the starts of both trajectories."""
+    """An equation: its number in ODEBench, its description, the rates, and the initial states of both trajectories."""
 
     number: int
     what: str
@@ -181,7 +181,7 @@ class Equation(NamedTuple):
         return [name for name, _ in self.equations.texts]
 
     def rates(self) -> Rates:
-        """The rates at a state, compiled in double precision."""
+        """A function that computes the rates at a state, compiled in double precision."""
 
         @jax.jit
         def compiled(values: jax.Array | np.ndarray) -> jax.Array:
@@ -195,7 +195,7 @@ class Equation(NamedTuple):
 
 
 def read_equations() -> tuple[Equation, ...]:
-    """The equations of `odebench.csv`."""
+    """Reads the equations of `odebench.csv`."""
     with (Path(__file__).parent / "odebench.csv").open(newline="", encoding="utf-8") as file:
         return tuple(map(equation, csv.DictReader(file)))
 
@@ -207,23 +207,23 @@ def equation(row: dict[str, str]) -> Equation:
 
 
 def solve_equation(equation: Equation, times: np.ndarray) -> list[np.ndarray]:
-    """The states of both trajectories at times from 0 on, each of shape `(time, state)`.
+    """Solves both trajectories at times from 0 on; each has shape `(time, state)`.
 
-    They are solved at a relative tolerance of 1e-10, where ODEBench has 1e-5.
+    The relative tolerance is 1e-10; ODEBench has 1e-5.
 
     **Raises:** `RuntimeError` if a solve fails.
     """
     from scipy.integrate import solve_ivp
 
     rates = equation.rates()
-    found: list[np.ndarray] = []
+    trajectories: list[np.ndarray] = []
     for start in equation.starts:
         span = (0, times[-1])
         done = solve_ivp(lambda t, x: rates(x), span, start, method="LSODA", t_eval=times, rtol=1e-10, atol=1e-12)
         if not done.success:
             raise RuntimeError(f"ODEBench {equation.number} can't be solved: {done.message}")
-        found.append(done.y.T)
-    return found
+        trajectories.append(done.y.T)
+    return trajectories
 
 
 def write_table(equation: Equation, path: Path) -> None:
@@ -238,7 +238,7 @@ def write_table(equation: Equation, path: Path) -> None:
     pd.concat(frames).to_csv(path, index=False)
 
 
-# None stands for what is not finite, as in `summary.json`.
+# Reads a figure; None stands for values that are not finite, as in `summary.json`.
 Read = Callable[[Json], float | None]
 TANKS_TABLE = "table 2 of doi.org/10.1155/2021/6613425, on the rig's second record"
 SAME_RUN = "the same run, same rows"
@@ -246,9 +246,9 @@ SAME_RUN = "the same run, same rows"
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure to compare with: its value, perhaps from the summary of the same run, and whose it is.
+    """A figure for comparison: its value, perhaps from the summary of the same run, and its source.
 
-    `comparable` is false where it was measured on other rows than ours: it is shown, and nobody wins.
+    `comparable` is false if it was measured on other rows than ours: it is shown without an outcome.
     """
 
     value: float | Read
@@ -261,7 +261,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured: how it is read from `summary.json`, whether lower is better, and figures beside it."""
+    """A measure: its function of `summary.json`, whether lower is better, and figures for comparison."""
 
     what: str
     read: Read
@@ -273,12 +273,12 @@ class Measure:
 class Protocol:
     """A fit by one command, and its measures.
 
-    - `words`: of the command, without the path of the table.
-    - `measures`: what is read from the run.
+    - `words`: the words of the command, without the path of the table.
+    - `measures`: the measures of the run.
     - `file`: the table, below the folder of `--data`; None if `make` writes it.
     - `make`: writes the table.
-    - `judge`: what else is measured of a run's directory; added to the summary as `judged`.
-    - `source`: who publishes the data.
+    - `judge`: computes further measures of a run's directory; added to the summary as `judged`.
+    - `source`: the publisher of the data.
     """
 
     words: tuple[str, ...]
@@ -294,7 +294,7 @@ def read_score(split: str, key: str) -> Read:
 
 
 def simple(model: str) -> Read:
-    """The test RMSE of a simple model of the same run."""
+    """Reads the test RMSE of a simple model of the same run."""
     return lambda summary: summary["baselines"][model]["test"]["rmse"]
 
 
@@ -307,7 +307,7 @@ def judge_run(key: str) -> Read:
 
 
 def mean_square(split: str) -> Read:
-    """The mean squared error, from its root."""
+    """Reads the mean squared error, from its root."""
 
     def read(summary: Json) -> float | None:
         root = read_score(split, "rmse")(summary)
@@ -317,7 +317,7 @@ def mean_square(split: str) -> Read:
 
 
 def van_der_pol_protocol(times: Callable[[], np.ndarray], what: str, published: float) -> Protocol:
-    """Fits 25 rows with noise, and forecasts as many."""
+    """Fits 25 rows with noise, and forecasts another 25."""
     return Protocol(
         ("data=table", "data.time=t", "data.states=[x,y]", "data.split.test=0.5", "data.split.validation=0"),
         (Measure(f"mean squared error of the forecast, {what}", mean_square("test"), (Figure(published, GP_ODE),)),),
@@ -427,7 +427,7 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 HEAD = "| protocol | measure | ours | other | whose | outcome |\n|---|---|---|---|---|---|"
-# Equations in ODEBench. Of all of them without noise, the share with R² above 0.9 [%], of the fitted trajectory and
+# Number of equations in ODEBench, and shares of them without noise with R² above 0.9 [%], for the fitted trajectory and
 # from the other start.
 EQUATIONS = 63
 ODEFORMER = (66.4, 32.8)
@@ -435,7 +435,7 @@ GOOD_R2_SHARE = 0.9
 
 
 def table_rows(name: str, protocol: Protocol, summary: Json) -> list[str]:
-    """The lines of a table for a finished run."""
+    """Formats the lines of a table for a finished run."""
     lines: list[str] = []
     for measure in protocol.measures:
         ours = measure.read(summary)
@@ -458,7 +458,7 @@ def show_value(value: float | None) -> str:
 
 
 def outcome(ours: float | None, other: float | None, lower: bool) -> str:
-    """`win`, `loss` or `equal`, of the figures as they are printed; one that is not finite loses."""
+    """Returns `win`, `loss` or `equal` for the figures as printed; one that is not finite loses."""
     if ours is None or other is None:
         return "loss" if ours is None else "win"
     mine, theirs = float(show_value(ours)), float(show_value(other))
@@ -466,11 +466,11 @@ def outcome(ours: float | None, other: float | None, lower: bool) -> str:
 
 
 def odebench_lines(summaries: Iterable[Json]) -> list[str]:
-    """How many of the equations of ODEBench that were run have an R² above 0.9, beside ODEFormer on all of them."""
-    found = list(summaries)
+    """Compares the share of the run ODEBench equations with R² above 0.9 with ODEFormer's on all equations."""
+    finished = list(summaries)
     lines: list[str] = []
     for split, what, published in zip(("train", "test"), ("fitted trajectory", "other start"), ODEFORMER, strict=True):
-        values = [each["metrics"][split]["r2"] for each in found]
+        values = [summary["metrics"][split]["r2"] for summary in finished]
         good = sum(value is not None and value > GOOD_R2_SHARE for value in values)
         share = 100 * good / len(values)
         lines.append(

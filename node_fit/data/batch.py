@@ -1,4 +1,4 @@
-"""A dataset as objectives see it: arrays of order one, in the run's precision."""
+"""Batches: a dataset scaled to order one for objectives, in the run's precision."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from .trajectories import cut
 class Batch(eqx.Module):
     """Trajectories in scaled units: NumPy arrays on the host, JAX arrays once they are placed.
 
-    Losses of your own read it:
+    Custom losses read it:
 
     ```python
     def early_error(model, batch):
@@ -35,25 +35,26 @@ class Batch(eqx.Module):
     ```
 
     - `ts`, `ys`, `us`: times since `origin`, measured channels and inputs, shapes `(trajectory, time)`,
-      `(trajectory, time, channel)` and `(trajectory, time, input)`; what was not measured is 0.
-    - `origin`: time of each trajectory's first row, shape `(trajectory,)`. Late in a long record, the times themselves
-      would be too coarse in float32 for the steps between them.
-    - `mask`: where a channel was measured and counts, shape of `ys`.
-    - `known`: where a channel was measured, whether it counts or not, shape of `ys`.
-    - `first`: first measured value of each channel, shape `(trajectory, channel)`; 0 if there is none.
+      `(trajectory, time, channel)` and `(trajectory, time, input)`; missing measurements are 0.
+    - `origin`: time of each trajectory's first row, shape `(trajectory,)`. Late in a long record, float32 can't resolve
+      the steps between absolute times.
+    - `mask`: where a channel was measured and is scored, shape of `ys`.
+    - `known`: where a channel was measured, scored or not, shape of `ys`.
+    - `first`: first measured value of each channel, shape `(trajectory, channel)`; 0 without measurements.
     - `seen`: whether a channel was ever measured, of the same shape.
-    - `past`: what the rows up to the first one say of the start, shape `(trajectory, row, feature)`; see `past_rows`.
+    - `past`: features of the rows up to the first one, used to estimate the initial state, shape
+      `(trajectory, row, feature)`; see `past_rows`.
     - `index`: number of each trajectory in its dataset, shape `(trajectory,)`.
-    - `weight`: factor of each residual, in proportion to one over its standard deviation, shape of `ys`; None if that
-      is not known.
+    - `weight`: factor of each residual, proportional to the inverse of its standard deviation, shape of `ys`; None if
+      that is unknown.
     - `deviation`: standard deviation of each weighted residual, shape `(trajectory, 1, channel)`; None if the objective
       does not need it.
     - `joint`: whether the trajectories share their times.
     - `driven`: whether an input changes within a trajectory, or a state jumps.
-    - `jumps`: jumps of states just after rows, shape `(trajectory, time, state)`; None if there are no events.
-    - `censored`: -1 where a value is below what was written, 1 where it is above, else 0; None if all are exact.
-    - `width`: how far below or above that it may lie, in the unit of `ys`; infinite where there is no other end, None
-      if nowhere is one.
+    - `jumps`: jumps of states just after rows, shape `(trajectory, time, state)`; None without events.
+    - `censored`: -1 if the true value is below `ys`, 1 if it is above, else 0; None if all values are exact.
+    - `width`: width of the interval below or above a censored value, in the unit of `ys`; infinite without another end,
+      None if no value has one.
     """
 
     ts: Float[AnyArray, "trajectory time"]
@@ -77,19 +78,19 @@ class Batch(eqx.Module):
     def weighted(
         self, residuals: Float[AnyArray, "trajectory time channel"]
     ) -> Float[AnyArray, "trajectory time channel"]:
-        """Residuals over what is known of their standard deviations."""
+        """Weights residuals by the inverse of their standard deviations, as far as these are known."""
         return residuals if self.weight is None else residuals * self.weight
 
     @property
     def middles(self) -> Float[AnyArray, "trajectory time channel"]:
-        """`ys`, with the middles of intervals where censored values lie in one."""
+        """`ys`, with midpoints in place of the ends of intervals."""
         if self.width is None or self.censored is None:
             return self.ys
         return self.ys + self.censored * jnp.where(jnp.isfinite(self.width), self.width / 2, 0)
 
     @property
     def times(self) -> Float[AnyArray, "trajectory time"]:
-        """Times as the field sees them."""
+        """Times passed to the vector field."""
         return self.origin[:, None] + self.ts
 
     @staticmethod
@@ -104,15 +105,15 @@ class Batch(eqx.Module):
 
         **Arguments:**
 
-        - `data`, `scaler`: the measurements, and their units.
-        - `past`: how many rows a start is read from. Each trajectory then begins at the last of them: the row before
-          the first one that counts or, where all count, the row of that number.
-        - `washout`: how many rows earlier than the row before the first that counts it begins.
+        - `data`, `scaler`: the measurements, and the scaling of their units.
+        - `past`: number of rows used to estimate the initial state. Each trajectory then begins at the last of them:
+          the row before the first scored one or, if all are scored, the row with that number.
+        - `washout`: number of rows by which the start is moved before that row.
         - `jumps`: scales events; without it, they are left out.
         """
         data = scaler.marked(data)
         history = past_rows(data, scaler, past, washout)
-        data = replace(data, angles={})  # They are without jumps, and stay in their turn when rows are cut off.
+        data = replace(data, angles={})  # already unwrapped; keeps them in their turn when rows are cut off
         if past:
             data = data_from_start(data, past, washout)
         known = np.isfinite(data.ys)
@@ -138,7 +139,7 @@ class Batch(eqx.Module):
 
 
 def scaled_widths(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time channel"]:
-    """The widths of intervals in scaled units; infinite where there is no other end, or none that the scale reaches."""
+    """Returns the widths of intervals in scaled units; infinite without another end, or if the scale can't reach it."""
     assert data.other_end is not None
     with np.errstate(invalid="ignore", divide="ignore"):
         width = np.abs(scaler.scale_states(data.other_end) - scaler.scale_states(data.ys))
@@ -146,13 +147,13 @@ def scaled_widths(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajector
 
 
 def first_rows(batch: Batch, rows: int) -> Batch:
-    """The first so many rows of each trajectory, on the host; a trajectory that is shorter repeats its last one."""
+    """Returns the first `rows` rows of each trajectory, on the host; repeats the last row of shorter trajectories."""
     missing = max(rows - batch.ts.shape[1], 0)
 
     def part(x: AnyArray, fill: bool) -> np.ndarray:
         kept = np.asarray(x)[:, :rows]
-        more = np.repeat(kept[:, -1:], missing, axis=1)
-        return np.concatenate([kept, more if fill else np.zeros_like(more)], axis=1)
+        padding = np.repeat(kept[:, -1:], missing, axis=1)
+        return np.concatenate([kept, padding if fill else np.zeros_like(padding)], axis=1)
 
     return replace(
         batch,
@@ -169,12 +170,12 @@ def first_rows(batch: Batch, rows: int) -> Batch:
 
 
 def start_rows(data: Dataset, past: int, washout: int = 0) -> Int[np.ndarray, " trajectory"]:
-    """The row of each trajectory at which it starts.
+    """Returns the row at which each trajectory starts.
 
     **Arguments:**
 
-    - `past`: how many rows up to there a start is read from.
-    - `washout`: how many rows are simulated between there and the first that counts, if there are so many.
+    - `past`: number of rows up to the start that are used to estimate the initial state.
+    - `washout`: number of rows simulated between the start and the first scored row, if the record has enough.
     """
     if past == 0:
         return np.zeros(len(data.lengths), int)
@@ -186,7 +187,7 @@ def start_rows(data: Dataset, past: int, washout: int = 0) -> Int[np.ndarray, " 
 
 
 def data_from_start(data: Dataset, past: int, washout: int = 0) -> Dataset:
-    """The rows from each trajectory's start on; the first one, which the start is read from, does not count."""
+    """Returns the rows from each trajectory's start on; the first one, which determines the start, is not scored."""
     rows = start_rows(data, past, washout)
     pieces = [(row, int(begin), int(end)) for row, (begin, end) in enumerate(zip(rows, data.lengths, strict=True))]
     later = cut(data, pieces, data.trajectories)
@@ -197,28 +198,28 @@ def data_from_start(data: Dataset, past: int, washout: int = 0) -> Dataset:
 def past_rows(
     data: Dataset, scaler: Scaler, past: int, washout: int = 0
 ) -> Float[np.ndarray, "trajectory row feature"]:
-    """What the rows up to each trajectory's start say: channels, whether they were measured, inputs, and time.
+    """Returns the features of the rows up to each trajectory's start: channels, measured flags, inputs, and time.
 
-    A channel that was not measured has its last value before that, else the next one. Time is counted back from the
-    start. Where there are fewer rows, the first ones repeat the earliest.
+    A missing channel has its previous value, else its next one. Time is counted back from the start. If rows are too
+    few, the earliest one is repeated in front.
     """
     channels, inputs = data.ys.shape[2], data.us.shape[2]
     if past == 0:
         return np.zeros((len(data.lengths), 0, 2 * channels + inputs + 1))
     last = start_rows(data, past, washout)
     wanted = last[:, None] + np.arange(1 - past, 1)[None, :]
-    at = (np.arange(len(last))[:, None], np.maximum(wanted, 0))
-    ys = scaler.scale_states(rebase_to_end(data.ys[at], data.turns))
+    index = (np.arange(len(last))[:, None], np.maximum(wanted, 0))
+    ys = scaler.scale_states(rebase_to_end(data.ys[index], data.turns))
     known = np.isfinite(ys) & (wanted >= 0)[..., None]
-    times = scaler.scale_times(data.ts[at])
+    times = scaler.scale_times(data.ts[index])
     since = times - times[:, -1:]
     return np.concatenate(
-        [fill_missing(ys), known.astype(float), scaler.scale_inputs(data.us[at]), since[..., None]], axis=2
+        [fill_missing(ys), known.astype(float), scaler.scale_inputs(data.us[index]), since[..., None]], axis=2
     )
 
 
 def fill_missing(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.ndarray, "trajectory row channel"]:
-    """Missing values from the row before, else from the next one that has some; 0 if none has."""
+    """Fills missing values from the previous row, else from the next one with a value; 0 if no row has one."""
     for rows in (range(1, ys.shape[1]), range(ys.shape[1] - 2, -1, -1)):
         step = 1 if rows.step > 0 else -1
         for row in rows:
@@ -226,15 +227,15 @@ def fill_missing(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.nd
     return np.nan_to_num(ys, nan=0.0)
 
 
-# Maximum number of rows that are solved for at once, so that memory does not grow with the data.
+# Maximum number of rows in one solve, so that memory does not grow with the data.
 SLICE = 1 << 19
-# Few trajectories of few rows are solved as so many, so that one program serves the parts of a record: a compilation
-# takes longer than all of their solves.
+# A few short trajectories are padded to one of these counts, so that one compiled program serves all parts of a record:
+# a compilation takes longer than all of their solves.
 TRAJECTORY_ROOMS, MAX_PADDED_ROWS = (4, 8, 16), 1 << 16
 
 
 def count_in_slice(trajectories: int, rows: int) -> int:
-    """The number of trajectories of so many rows that are solved at once, of a number of them."""
+    """Returns how many trajectories of `rows` rows are solved at once."""
     room = next((room for room in TRAJECTORY_ROOMS if room >= trajectories), trajectories)
     return room if room * rows <= min(MAX_PADDED_ROWS, SLICE) else min(trajectories, max(SLICE // rows, 1))
 
@@ -245,13 +246,13 @@ def in_slices(
     saved: Float[np.ndarray, "trajectory saved"],
     axis: int = 0,
 ) -> np.ndarray:
-    """What `solve` gives for a batch and times, some trajectories after others.
+    """Applies `solve` to a batch and times, one slice of trajectories after another.
 
-    **Arguments:** `axis`: of the trajectories in what comes out.
+    **Arguments:** `axis`: trajectory axis of the results.
     """
     count = len(saved)
     size = count_in_slice(*saved.shape)
-    # The last slice repeats a trajectory where it must, since one of another length would be compiled anew.
+    # The last slice repeats a trajectory if it is too short, since another length would need a new compilation.
     slices = [np.minimum(np.arange(begin, begin + size), count - 1) for begin in range(0, count, size)]
-    parts = [np.asarray(solve(jax.tree.map(lambda x, at=at: x[at], batch), saved[at])) for at in slices]
+    parts = [np.asarray(solve(jax.tree.map(lambda x, rows=rows: x[rows], batch), saved[rows])) for rows in slices]
     return np.take(np.concatenate(parts, axis), np.arange(count), axis)

@@ -1,4 +1,4 @@
-"""Data: trajectories that are read from tables, and split into training, validation and held-out test data."""
+"""Datasets: trajectories read from tables, and their split into training, validation and held-out test data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
-# Values of channels as a user gives them: by name, or with an axis for the channels; None for none.
+# User-supplied channel values: by name, or as an array with a channel axis; None for no channels.
 GivenStates = ArrayLike | Mapping[str, ArrayLike] | None
 
 
 def place_of_scaling(name: str) -> str | None:
-    """Where an argument of readers belongs that is a key of `data` on the command line, but scales a model."""
+    """Returns where a `data` key of the command line that scales a model belongs in Python; None for other names."""
     if name in ("angles", "log", "bounds"):
         return f"it is part of a fit: pass options=node_fit.Options(scaling=node_fit.Scaling({name}=...)) to fit"
     return None
@@ -57,9 +57,9 @@ def place_of_scaling(name: str) -> str | None:
 class Dataset(Trajectories):
     """Trajectories of measured states and inputs, in the user's units.
 
-    A trajectory is one record of the system over time. Trajectories may differ in length and in times.
-    They are padded at the end to a common length: a padded row repeats the last time and the last input, and its states
-    are NaN. A missing measurement is NaN too.
+    A trajectory is one record of the system over time. Trajectories can differ in length and in times. They are padded
+    at the end to a common length: a padded row repeats the last time and the last input, and its states are NaN.
+    Missing measurements are NaN too.
 
     **Arguments:**
 
@@ -68,21 +68,22 @@ class Dataset(Trajectories):
     - `us`: inputs, shape `(trajectory, time, input)`, float64, finite; `input` may be 0.
     - `lengths`: number of rows of each trajectory, shape `(trajectory,)`.
     - `scored`: rows that count in losses and metrics, shape `(trajectory, time)`. All other rows are context: they
-      determine where a trajectory starts and what its inputs were.
+      determine the initial state and the past inputs.
     - `states`, `inputs`, `trajectories`, `time`: names of the channels, the trajectories and the time.
-    - `units`: units of channels, by name; may be empty.
-    - `angles`: states that are angles, each with its turn (2π if it is in radians). They may be measured modulo a turn:
-      a dataset holds them without jumps, the first one of a trajectory within half a turn of zero, and each other one
-      within half a turn of the one before.
-    - `dates`: the instants at which times are zero, if they were timestamps.
-    - `sigma`: the standard deviation of each measurement, of the shape of `ys`; None if it is not known. That of a
-      state with bounds or on a logarithmic scale is one of its logarithm, or of its map to the real line.
-    - `events`: doses, resets and switches, at which states jump; None if there are none. See `with_events`.
-    - `notes`: what was recognised as a table was read, each in a sentence that names what says otherwise.
-    - `censored`: -1 where a value is below what `ys` has, 1 where it is above, else 0; None if all are exact.
+    - `units`: units of channels, by name; can be empty.
+    - `angles`: states that are angles, each with its turn (2π for radians). Measurements can be modulo a turn. The
+      dataset stores them unwrapped: the first value of a trajectory is within half a turn of zero, and every other
+      value within half a turn of the previous one.
+    - `dates`: the instants at which times are zero, if times were timestamps.
+    - `sigma`: standard deviation of each measurement, shape of `ys`; None if unknown. For a state with bounds or on a
+      logarithmic scale, it is the standard deviation of its logarithm, or of its map to the real line.
+    - `events`: doses, resets and switches, at which states jump; None without events. See `with_events`.
+    - `notes`: properties of the table that were detected during reading. Each sentence names the option that overrides
+      the detection.
+    - `censored`: -1 if the true value is below `ys`, 1 if it is above, else 0; None if all values are exact.
     - `noise`: formulas of the standard deviation, by state, in place of `sigma`.
-    - `other_end`: the other end of the interval in which a censored value lies, of the shape of `ys`, NaN where there
-      is none; None if nowhere is one.
+    - `other_end`: other end of the interval that contains a censored value, shape of `ys`, NaN for values without one;
+      None if no value has one.
 
     **Raises:** `ValueError` that names the trajectory and the row.
     """
@@ -126,13 +127,12 @@ class Dataset(Trajectories):
         comments, `.gz` compression), JSON lines, Excel sheets (`.xlsx`), Parquet, Feather, HDF5, NetCDF, `.npz` and
         `.mat` (one variable per column), and `.npy` (named fields, or `c0, c1, ...` for the columns of a matrix). An
         empty state is a missing measurement, and so are common words such as `NA`, `NaN`, `null` or `-`; any other word
-        is an error. How a table is written is recognised: lines before the names of the columns, rows of units below
-        them, decimal commas, marks that group thousands, dates and times of day. `notes` of the dataset say what was
-        recognised.
+        is an error. The layout of a table is detected: lines before the column names, rows of units below them, decimal
+        commas, thousands separators, dates and times of day. The dataset lists these detections in `notes`.
 
-        Arrays may be stacks: `(trajectory, time)` in `.npz` and `.mat`, with times `(time,)` that all trajectories
-        share; `(trajectory, time, column)` in `.npy`, with columns `c0, c1, ...`, or `NAME0, NAME1, ...` of a variable
-        `NAME`.
+        Arrays can be stacked: `(trajectory, time)` in `.npz` and `.mat`, with times `(time,)` shared by all
+        trajectories; `(trajectory, time, column)` in `.npy`, with columns `c0, c1, ...`, or `NAME0, NAME1, ...` for a
+        variable `NAME`.
 
         **Arguments:**
 
@@ -142,31 +142,31 @@ class Dataset(Trajectories):
         - `states`, `inputs`: numeric columns; inputs must be known at every time.
         - `covariates`: inputs that are constant within a trajectory, appended to `inputs`: either columns, whose empty
           cells take the value of other rows, or numbers by name and trajectory, `{"dose": {"A": 2.0, "default": 0.0}}`.
-        - `trajectory`: column that identifies the trajectory; rows of different trajectories may be mixed.
-        - `series`: for a wide table, with one column per trajectory, patterns of these columns, such as `["A*"]`.
-          `states` then names what they hold, and all other columns apply to every trajectory.
-        - `observable`, `value`: for a tidy table, with one row per measurement, the columns of the observable's name
-          and of its value. `states` are then names of observables, and so are `inputs` that are not columns. Rows of
-          other observables are ignored.
+        - `trajectory`: column that identifies the trajectory; rows of different trajectories can be mixed.
+        - `series`: patterns of columns, such as `["A*"]`, in a wide table with one column per trajectory. `states` then
+          names the quantity in these columns, and all other columns apply to every trajectory.
+        - `observable`, `value`: columns of the observable's name and its value in a tidy table, with one row per
+          measurement. `states` are then names of observables, and so are `inputs` that are not columns. Rows of other
+          observables are ignored.
         - `step`: time between two rows, in place of `time`; each trajectory begins at 0.
-        - `time_unit`: unit to convert timestamps to, `s`, `min`, `h` or `d`, counted from the first time of the table;
-          if None, the largest that is not longer than the time between two rows. Without `trajectory`, each file is a
-          table of its own.
-        - `day_first`: whether 01.03.2024 is a day in March (or in January); such dates are refused if None.
+        - `time_unit`: unit to convert timestamps to, `s`, `min`, `h` or `d`, counted from the first time of the table.
+          None selects the largest unit that is not longer than the time between two rows. Without `trajectory`, each
+          file is a separate table.
+        - `day_first`: whether 01.03.2024 is a day in March (or in January). None rejects such dates.
         - `units`: unit of a column, by name; only recorded, nothing is converted.
-        - `sigma`: standard deviation of the measurements [unit of the state]: a number, or by state a number, the name
-          of a column, or `{"relative": 0.05, "absolute": 0.1}` for a share of what was measured beside a constant part.
-          Residuals are weighted by one over it. `estimate` if it is not known: it is then the same for all residuals in
-          scaled units. That of a state on a logarithmic scale or with bounds is one of its logarithm, or of its map to
-          the real line: 0.1 is then a tenth of the value. Constants of its noise are fitted where it is a formula, by
-          name (`additive`, `proportional`, `combined`, `power`, `lognormal`) or as text, such as
-          `{"y": "s0 + s1*y"}`, in which `y` is the predicted value.
-        - `censored`: whether states may be limits, such as `<0.5` or `>100`, beyond which the values lie, or intervals
+        - `sigma`: standard deviation of the measurements [unit of the state]: a number, or for each state a number, the
+          name of a column, or `{"relative": 0.05, "absolute": 0.1}` for a part proportional to the measured value plus
+          a constant part. Residuals are weighted by its inverse. `estimate` if unknown; all residuals in scaled units
+          then have the same standard deviation. For a state on a logarithmic scale or with bounds, it is the standard
+          deviation of its logarithm, or of its map to the real line: 0.1 is then a tenth of the value. If it is a
+          formula, the constants of its noise are fitted; it is a name (`additive`, `proportional`, `combined`, `power`,
+          `lognormal`) or text such as `{"y": "s0 + s1*y"}`, in which `y` is the predicted value.
+        - `censored`: whether states can be limits, such as `<0.5` or `>100`, beyond which the values lie, or intervals
           such as `0.2..0.5`, within which they lie.
-        - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
-        - `time_of_day`: the column of times of day, if that of times holds dates alone.
-        - `occasion`: column that tells several records of a subject apart, which `trajectory` names: the records are
-          trajectories with names such as `SUBJECT/OCCASION`.
+        - `max_bytes`: memory that one file can take once it is unpacked, where text counts fourfold [bytes].
+        - `time_of_day`: column of times of day, if the `time` column holds only dates.
+        - `occasion`: column that separates the records of one subject; `trajectory` names the subject. The records
+          become trajectories with names such as `SUBJECT/OCCASION`.
         - `header`, `first_row`: the lines of a text file (rows of a spreadsheet) that name the columns, and that hold
           the first values; counted from 1.
         - `decimal`: the decimal mark, a point or a comma; the other one then groups thousands.
@@ -174,12 +174,12 @@ class Dataset(Trajectories):
         - `sheet`: the sheet of a spreadsheet, the group of an HDF5 or NetCDF file, or the struct of a MATLAB file.
         - `time_format`: `number`, `timestamp`, `hh:mm:ss`, `hh:mm`, `mm:ss`, or `unix_s`, `unix_ms`, `unix_us`,
           `unix_ns` for times since 1970.
-        - `input_gaps`: how an input goes on where a row has no value of it: `linear`, `hold`, or `none` to refuse such
-          rows; or one of these for each input, by name. `auto` holds inputs of few levels, or that rarely change.
-        - `repeats`: rows of a trajectory at one time: their `mean`, or `none` to refuse them. `auto` takes the mean
-          where at least half of the times repeat. `sigma` is that of one measurement, and a mean has a smaller one.
-        - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` turns rows round whose last one
-          comes first.
+        - `input_gaps`: how to fill rows without a value of an input: `linear`, `hold`, or `none` to reject such rows;
+          or one of these for each input, by name. `auto` holds inputs with few levels and inputs that rarely change.
+        - `repeats`: treatment of several rows of a trajectory at one time: their `mean`, or `none` to reject them.
+          `auto` takes the mean if at least half of the times repeat. `sigma` applies to one measurement; a mean has a
+          smaller one.
+        - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` reverses rows in descending order.
 
         **Returns:** the dataset, with trajectories in order of appearance.
 
@@ -206,11 +206,11 @@ class Dataset(Trajectories):
         options = ReadingOptions(
             header, first_row, decimal, missing, sheet, time_format, input_gaps, repeats, row_order
         )
-        found = read_files(
+        assembled = read_files(
             cls, path, roles, time_unit, units or {}, day_first, max_bytes, options=options, censored=censored
         )
-        check_trajectories(constants, found.data.trajectories)
-        return with_covariates(with_sigma(found, sigma, states), constants, units or {})
+        check_trajectories(constants, assembled.data.trajectories)
+        return with_covariates(with_sigma(assembled, sigma, states), constants, units or {})
 
     @classmethod
     @says_where(place_of_scaling)
@@ -282,7 +282,7 @@ class Dataset(Trajectories):
         in_index = [name for name in roles.fixed if name in frame.index.names and name not in names]
         if in_index:
             raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
-        found = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
+        selected = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
         options = ReadingOptions(
             decimal=decimal,
             missing=missing,
@@ -291,7 +291,7 @@ class Dataset(Trajectories):
             repeats=repeats,
             row_order=row_order,
         )
-        table = table_of_columns(found, roles, options, origin)
+        table = table_of_columns(selected, roles, options, origin)
 
         def arranged(tables: Sequence[RawTable], roles: Roles) -> Assembled[Dataset]:
             return assemble(
@@ -323,8 +323,8 @@ class Dataset(Trajectories):
     ) -> "Dataset":
         """Takes trajectories from an `xarray.Dataset` (the extra `netcdf`).
 
-        Variables are over the dimension of the time, or over that and another one, whose values name the trajectories;
-        those without that other dimension are of all trajectories. Attributes `units` are units.
+        Variables have the time dimension, or the time dimension and another one whose values name the trajectories.
+        Variables without the other dimension apply to all trajectories. Attributes `units` are read as units.
 
         **Arguments:** `dataset`: variables and coordinates; `origin`: its name in messages; the others as in
         `from_file`.
@@ -355,20 +355,20 @@ class Dataset(Trajectories):
         train, validation, test = data.split(validation=0.25, test=0.25)
         ```
 
-        **Arguments:** `words`: as of `Split`.
+        **Arguments:** `words`: arguments of `Split`.
         """
         return Split(**words)(self)
 
 
 By = Literal["auto", "trajectory", "time"]
-# With fewer trajectories, whole ones would be too much to leave out.
+# With fewer trajectories than this, holding out whole ones leaves too little training data.
 FEW_TRAJECTORIES = 5
-# The share of the data in each part that is held out, where none is given.
+# Default fraction of the data in each held-out part.
 HELD_OUT = 0.2
 
 
 class How(NamedTuple):
-    """How data are split (each trajectory at a share of its `own` time, if not at common ones), and the `reason`."""
+    """How data are split (`own`: every trajectory at a fraction of its own time span), and the `reason`."""
 
     by: Literal["trajectory", "time", "own"]
     reason: str
@@ -398,19 +398,19 @@ class Splits(NamedTuple):
 class Split:
     """How to split a dataset into training, validation and test data.
 
-    By trajectory, whole trajectories are drawn for validation and test. By time, the record is fitted up to a time and
-    simulated on from there: later rows are a forecast from the start of the record.
+    By trajectory, whole trajectories are drawn for validation and test. By time, each record is fitted up to a time,
+    and the later rows are a forecast from the start of the record.
 
     **Arguments:**
 
-    - `by`: `trajectory`, `time`, or `auto`: by trajectory if there are at least five, else by time. There, trajectories
-      that have no time in common are each cut at the same share of their own time.
+    - `by`: `trajectory`, `time`, or `auto`: by trajectory with at least five trajectories, else by time. In the latter
+      case, trajectories that share no time are each cut at the same fraction of their own time span.
     - `validation`, `test`: fractions of the trajectories, or of the time span, with the test part at its end and the
-      validation part before it; 0 for none. `auto` is 0.2; a command with equations alone holds none out.
+      validation part before it; 0 for none. `auto` is 0.2; a command with equations alone holds no data out.
     - `validation_from`, `test_from`: first time of that part [unit of time], in place of a fraction.
     - `validation_trajectories`, `test_trajectories`: names of that part's trajectories, in place of a fraction.
-    - `restart`: by time, whether validation and test parts are separate records, simulated from where they begin,
-      instead of forecasts from the start of the whole record.
+    - `restart`: for a split by time, whether validation and test parts are separate records, simulated from their own
+      first rows, instead of forecasts from the start of the whole record.
     - `seed`: seed of the random choice of trajectories.
 
     **Raises:** `ValueError` if a number is out of range or no training data are left.
@@ -452,21 +452,21 @@ class Split:
 
     @property
     def timed(self) -> bool:
-        """Whether a part is given by its first time."""
+        """Whether a part is defined by its first time."""
         return self.validation_from is not None or self.test_from is not None
 
     @property
     def named(self) -> bool:
-        """Whether a part is given by the names of its trajectories."""
+        """Whether a part is defined by the names of its trajectories."""
         return self.validation_trajectories is not None or self.test_trajectories is not None
 
     def share(self, part: str, automatic: float = HELD_OUT) -> float:
-        """The fraction of the part `validation` or `test`; `automatic` where it is `auto`."""
-        given = {"validation": self.validation, "test": self.test}[part]
-        return automatic if isinstance(given, str) else given
+        """Returns the fraction of the part `validation` or `test`; `automatic` in place of `auto`."""
+        fraction = {"validation": self.validation, "test": self.test}[part]
+        return automatic if isinstance(fraction, str) else fraction
 
     def with_shares(self, automatic: float) -> "Split":
-        """The split with a fraction in the place of each `auto`."""
+        """Returns the split with `automatic` in place of each `auto`."""
         return replace(self, validation=self.share("validation", automatic), test=self.share("test", automatic))
 
     def __call__(self, data: Dataset) -> Splits:
@@ -475,7 +475,7 @@ class Split:
         return split[self.how(data).by](data)
 
     def how(self, data: Dataset) -> How:
-        """How it splits `data`, and why."""
+        """Returns how `data` are split, and why."""
         count = len(data.trajectories)
         if self.by != "auto":
             return How(self.by, f"by {self.by}, as split.by says")
@@ -485,10 +485,10 @@ class Split:
             return How("time", "by time, since times are given")
         if count >= FEW_TRAJECTORIES:
             return How("trajectory", f"by trajectory, since there are {count}")
-        there = "there is 1 trajectory" if count == 1 else f"there are {count} trajectories"
+        count_text = "there is 1 trajectory" if count == 1 else f"there are {count} trajectories"
         if count > 1 and data.ts[:, 0].max() > data.ts.max(axis=1).min():
-            return How("own", f"each trajectory by its own time, since {there} without a common time")
-        return How("time", f"by time, since {there}")
+            return How("own", f"each trajectory by its own time, since {count_text} without a common time")
+        return How("time", f"by time, since {count_text}")
 
     def by_trajectory(self, data: Dataset) -> Splits:
         count = len(data.trajectories)
@@ -524,7 +524,7 @@ class Split:
         validation, test = self.share("validation"), self.share("test")
         # Cuts lie between rows: a part includes its first time, and a part of length 0 is None.
         test_from = self.test_from if self.test_from is not None else end - test * (end - start)
-        rest = keep_before(data, test_from) if self.test_from is not None or test else end
+        before_test = keep_before(data, test_from) if self.test_from is not None or test else end
         validation_from = (
             self.validation_from if self.validation_from is not None else test_from - validation * (end - start)
         )
@@ -532,20 +532,20 @@ class Split:
             raise ValueError(
                 f"validation_from {validation_from:g} is later than the test part, which begins at {test_from:g}."
             )
-        fitted = keep_before(data, validation_from) if self.validation_from is not None or validation else rest
-        return self.cut_at(data, fitted, rest, end)
+        fitted = keep_before(data, validation_from) if self.validation_from is not None or validation else before_test
+        return self.cut_at(data, fitted, before_test, end)
 
     def by_own_time(self, data: Dataset) -> Splits:
         begin, end = data.ts[:, 0], data.ts.max(axis=1)
         validation, test = self.share("validation"), self.share("test")
         span = end - begin
-        rest = last_before(data, end - test * span) if test else end
+        before_test = last_before(data, end - test * span) if test else end
         held = test + validation
-        fitted = last_before(data, end - held * span) if validation else rest
-        return self.cut_at(data, fitted, rest, end)
+        fitted = last_before(data, end - held * span) if validation else before_test
+        return self.cut_at(data, fitted, before_test, end)
 
     def cut_at(self, data: Dataset, fitted: Cut, rest: Cut, end: Cut) -> Splits:
-        """Parts up to the times `fitted`, `rest` and `end`, of all trajectories or of each."""
+        """Cuts the data at the times `fitted`, `rest` and `end`, common to all trajectories or one per trajectory."""
         later = Dataset.after if self.restart else Dataset.scored_after
         validation = later(data.until(rest), fitted) if np.any(fitted < rest) else None
         test = later(data, rest) if np.any(rest < end) else None
@@ -553,7 +553,7 @@ class Split:
 
 
 def find_trajectories(data: Dataset, names: Sequence[str | int] | None, key: str) -> list[int] | None:
-    """Indices of the trajectories with these names; `None` if `names` is `None`.
+    """Returns the indices of the trajectories with these names; `None` if `names` is `None`.
 
     **Raises:** `ValueError` if a trajectory does not exist.
     """
@@ -570,26 +570,26 @@ def find_trajectories(data: Dataset, names: Sequence[str | int] | None, key: str
 
 
 def last_before(data: Dataset, times: Float[np.ndarray, " trajectory"]) -> Float[np.ndarray, " trajectory"]:
-    """The last measured time of each trajectory before one of its own; its first if there is none."""
+    """Returns each trajectory's last measured time before `times`; its first time if no measurement is earlier."""
     earlier = np.where(data.valid & (data.ts < times[:, None]), data.ts, -np.inf)
     return np.maximum(earlier.max(axis=1), data.ts[:, 0])
 
 
 def count_trajectories(parts: Splits) -> str:
-    """How many rows that count, of how many trajectories, each part has."""
+    """Describes each part by its numbers of scored rows and of trajectories."""
     texts: list[str] = []
     for name, part in parts.named().items():
-        of = np.flatnonzero(part.scored.any(axis=1)).size
-        rows, whole = int(part.scored.sum()), "trajectory" if of == 1 else "trajectories"
-        texts.append(f"{name} {rows} {'row' if rows == 1 else 'rows'} of {of} {whole}")
+        count = np.flatnonzero(part.scored.any(axis=1)).size
+        rows, noun = int(part.scored.sum()), "trajectory" if count == 1 else "trajectories"
+        texts.append(f"{name} {rows} {'row' if rows == 1 else 'rows'} of {count} {noun}")
     missing = [name for name, part in parts._asdict().items() if part is None]
     return ", ".join(texts) + (f"; no {' and no '.join(missing)} data" if missing else "")
 
 
 def keep_before(data: Dataset, time: float) -> float:
-    """The last measured time before `time`.
+    """Returns the last measured time before `time`.
 
-    **Raises:** `ValueError` if there is none.
+    **Raises:** `ValueError` if no row is earlier.
     """
     earlier = data.ts[data.valid & (data.ts < time)]
     if earlier.size == 0:
@@ -598,9 +598,9 @@ def keep_before(data: Dataset, time: float) -> float:
 
 
 def check_data(data: object, name: str) -> None:
-    """Refuses what is no dataset.
+    """Rejects objects that are not datasets.
 
-    **Raises:** `ValueError` that says how to make one.
+    **Raises:** `ValueError` with instructions to make one.
     """
     if not isinstance(data, Dataset):
         raise ValueError(
@@ -612,18 +612,18 @@ def check_data(data: object, name: str) -> None:
 def from_initial_values(
     y0: GivenStates, ts: ArrayLike | None, u: GivenStates, states: Sequence[str], inputs: Sequence[str], time: str
 ) -> Dataset:
-    """Trajectories of which the first row, the times and the inputs are known.
+    """Builds trajectories with known first rows, times and inputs.
 
     **Arguments:**
 
     - `y0`: states at the first time, shape `(state,)` or `(trajectory, state)`; or by name, numbers or arrays of shape
-      `(trajectory,)`; a number if there is one state.
+      `(trajectory,)`; a number for a single state.
     - `ts`: times, shape `(time,)` or `(trajectory, time)`.
-    - `u`: inputs at `ts`, shape `(time, input)` or `(trajectory, time, input)`; or by name, each a number or without
-      the last axis; `(time,)` if there is one input. None if there are none.
+    - `u`: inputs at `ts`, shape `(time, input)` or `(trajectory, time, input)`; or by name, numbers or arrays without
+      the last axis; `(time,)` for a single input. None without inputs.
     - `states`, `inputs`, `time`: names.
 
-    **Raises:** `ValueError` that says what is missing.
+    **Raises:** `ValueError` that names the missing argument.
     """
     if y0 is None or ts is None:
         raise ValueError("predict needs data, or y0 and ts: the channels at the first time, and the times.")
@@ -646,16 +646,16 @@ def from_initial_values(
 
 
 def is_single(y0: GivenStates) -> bool:
-    """Whether these are the first states of a single trajectory, without an axis of trajectories."""
+    """Whether `y0` is the initial state of a single trajectory, without a trajectory axis."""
     return (
         all(np.ndim(value) == 0 for value in y0.values()) if isinstance(y0, Mapping) else y0 is None or np.ndim(y0) < 2
     )
 
 
 def stack_values(given: GivenStates, what: str, names: Sequence[str], shape: tuple[int, ...] = ()) -> np.ndarray:
-    """An array whose last axis is that of the names, from one or from values by name, of which a number stands for all.
+    """Stacks values along a last axis in the order of `names`; from one array or from values by name.
 
-    **Arguments:** `shape`: that values have at the least.
+    **Arguments:** `shape`: shape to which the values are broadcast at least.
 
     **Raises:** `ValueError` if a name is missing or unknown.
     """

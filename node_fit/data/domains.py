@@ -1,8 +1,8 @@
-"""The values that a state can take: within bounds, or on a circle.
+"""Domains of states: bounded intervals and circles.
 
 Bounded states and parameters are mapped smoothly to the real line, where optimizers and solvers work without
-constraints; their results always lie within the bounds. Angles are measured modulo a turn and go on without jumps along
-a record.
+constraints; their results always lie within the bounds. Angles are measured modulo a turn and are unwrapped along a
+record.
 """
 
 import math
@@ -19,25 +19,25 @@ from ..runtime.placement import AnyArray
 
 # NumPy in, NumPy out; JAX in, JAX out.
 Numbers = TypeVar("Numbers", bound=AnyArray)
-# A turn in each unit.
+# Size of a turn in each unit.
 TURNS = {"rad": 2 * math.pi, "deg": 360.0}
-# The turn of each column that is an angle, None of others; empty if none is.
+# Turn of each column that is an angle, None for others; empty if no column is.
 Turns = tuple[float | None, ...]
 
 
 def near(angles: Numbers, to: AnyArray, turn: float | int | AnyArray) -> Numbers:
-    """The same angles in the turn nearest to others: `to - near(angles, to)` is in `[-turn / 2, turn / 2)`."""
+    """Shifts angles to the turn nearest to `to`: `to - near(angles, to)` is in `[-turn / 2, turn / 2)`."""
     xp: ModuleType = np if isinstance(angles, np.ndarray) and isinstance(to, np.ndarray) else jnp
     return cast(Numbers, angles + turn * xp.floor((to - angles) / turn + 0.5))
 
 
 def near_columns(values: Numbers, to: AnyArray, turns: Turns, scale: AnyArray | None = None) -> Numbers:
-    """`near` for the columns that are angles; the others stay as they are.
+    """Applies `near` to the columns that are angles; leaves the others unchanged.
 
     **Arguments:**
 
     - `values`, `to`: shape `(..., column)`, NumPy or JAX arrays.
-    - `turns`: of each column. `scale`: of each column, shape `(column,)`, by which its values are divided.
+    - `turns`: turn of each column. `scale`: divisor of each column's values, shape `(column,)`.
     """
     if not any(turns):
         return values
@@ -51,9 +51,9 @@ def near_columns(values: Numbers, to: AnyArray, turns: Turns, scale: AnyArray | 
 
 
 def unwrap(ys: Float[np.ndarray, "trajectory time state"], turns: Turns) -> Float[np.ndarray, "trajectory time state"]:
-    """Angles without jumps: the first one within half a turn of zero, each other within half a turn of the one before.
+    """Unwraps angles: the first within half a turn of zero, every other within half a turn of the previous one.
 
-    Values that are missing (NaN) stay so, and the next one follows the last that is known.
+    Missing values (NaN) stay missing, and the next value follows the last known one.
     """
     ys = ys.copy()
     for index, turn in enumerate(turns):
@@ -72,7 +72,7 @@ def unwrap(ys: Float[np.ndarray, "trajectory time state"], turns: Turns) -> Floa
 def rebase_to_end(
     ys: Float[np.ndarray, "trajectory row state"], turns: Turns
 ) -> Float[np.ndarray, "trajectory row state"]:
-    """Unwrapped angles, moved by whole turns so that the last known one is within half a turn of zero."""
+    """Shifts unwrapped angles by whole turns so that the last known one is within half a turn of zero."""
     ys = ys.copy()
     for index, turn in enumerate(turns):
         if turn:
@@ -85,7 +85,7 @@ def rebase_to_end(
 
 
 def gather_turns(values: Float[np.ndarray, " value"], turn: float | None) -> Float[np.ndarray, " value"]:
-    """Known values; angles within half a turn of their mean direction, so that mean and deviation say something."""
+    """Shifts angles to within half a turn of their mean direction, which makes mean and deviation meaningful."""
     if not turn or not values.size:
         return values
     phases = values * (2 * np.pi / turn)
@@ -94,13 +94,13 @@ def gather_turns(values: Float[np.ndarray, " value"], turn: float | None) -> Flo
 
 
 def turns_of(names: Sequence[str], angles: dict[str, float]) -> Turns:
-    """The turns of columns with these names; empty if none is an angle."""
+    """Returns the turns of columns with these names; empty if no column is an angle."""
     return tuple(angles.get(name) for name in names) if set(names) & set(angles) else ()
 
 
 Bounds = tuple[float | None, float | None]
 
-# Larger numbers, or their distances to a bound, may exceed the range of float32.
+# Larger numbers, or their distances to a bound, can exceed the range of float32.
 LARGEST_BOUND = 1e30
 
 
@@ -122,7 +122,7 @@ def to_line(x: Numbers, bounds: Bounds) -> Numbers:
 
 
 def from_line(z: Numbers, bounds: Bounds) -> Numbers:
-    """Maps the line to the interval, the inverse of `to_line`; constant far out, so that nothing overflows.
+    """Maps the line to the interval, the inverse of `to_line`; constant far out to avoid overflow.
 
     **Arguments:**
 
@@ -145,7 +145,7 @@ def from_line(z: Numbers, bounds: Bounds) -> Numbers:
 
 
 def slope(x: Numbers, bounds: Bounds) -> Numbers:
-    """The derivative of `to_line`; it turns a rate `dx/dt` into the rate `dz/dt = slope * dx/dt` on the line.
+    """Computes the derivative of `to_line`, which maps a rate `dx/dt` to the rate `dz/dt = slope * dx/dt` on the line.
 
     **Arguments:** as in `to_line`.
 
@@ -170,7 +170,7 @@ def check_bounds(bounds: Sequence[object], name: str) -> Bounds:
     **Arguments:**
 
     - `bounds`: lower and upper bound, numbers or `None`.
-    - `name`: what they bound, for the error message: `constant 'rate'`.
+    - `name`: the bounded quantity, for the error message: `constant 'rate'`.
 
     **Raises:** `ValueError` if a bound is too large or not a number, or if lower is not below upper.
     """
@@ -200,8 +200,8 @@ def check_inside(
 
     - `values`: any shape.
     - `bounds`: lower and upper bound, `None` for no bound.
-    - `name`: what has these values, for the error message: `state 'hare'`.
-    - `place`: says where the value of an index is, if there are several.
+    - `name`: the checked quantity, for the error message: `state 'hare'`.
+    - `place`: describes the place of a value by its index, if there are several values.
     - `is_logarithmic`: whether the bound comes from a logarithmic scale.
 
     **Raises:** `ValueError` that names the first such value and its place.
@@ -223,7 +223,7 @@ def check_inside(
 
 
 def is_inside(values: Float[np.ndarray, "*shape"], bounds: Bounds) -> Bool[np.ndarray, "*shape"]:
-    """Whether values are neither on nor beyond a bound; true for NaN."""
+    """Whether values are strictly inside the bounds; true for NaN."""
     lower, upper = bounds
     low = np.zeros(values.shape, bool) if lower is None else values <= lower
     high = np.zeros(values.shape, bool) if upper is None else values >= upper
@@ -235,7 +235,7 @@ def namespace(x: AnyArray) -> ModuleType:
 
 
 def distance(gap: Numbers, bound: float) -> Numbers:
-    """The gap to a bound, but at least the smallest one that floats resolve."""
+    """Returns the gap to a bound, but at least the smallest one that floats resolve."""
     kind = jnp.finfo(gap.dtype)
     least = max(float(kind.tiny), 0.5 * float(kind.eps) * abs(bound))
     # `where`, unlike `maximum`, has derivative 0 there even if the factor that multiplies it has overflowed.
@@ -243,13 +243,13 @@ def distance(gap: Numbers, bound: float) -> Numbers:
 
 
 def reciprocal(gap: Numbers) -> Numbers:
-    """`1 / gap`, without the `gap**-2` of its derivative, which overflows long before `gap` underflows."""
-    xp = namespace(gap)
-    return xp.exp(-xp.log(gap))
+    """Computes `1 / gap`, without the `gap**-2` of its derivative, which overflows long before `gap` underflows."""
+    array_namespace = namespace(gap)
+    return array_namespace.exp(-array_namespace.log(gap))
 
 
 def within_range(z: Numbers) -> Numbers:
-    """`z`, clipped so that its exponential and the reciprocal of that stay normal numbers."""
+    """Clips `z` so that its exponential and the reciprocal of that stay normal numbers."""
     limit = -math.log(float(jnp.finfo(z.dtype).tiny)) - 1
     return namespace(z).clip(z, -limit, limit)
 

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 from ..runtime.placement import AnyArray
 from ..runtime.serialization import parse_number
 
-# What selects rows of arrays: numbers, a mask or slices, of one axis or of several.
+# Row index of arrays: numbers, a mask or slices, for one axis or several.
 Index = int | slice | AnyArray | Sequence[int] | tuple[int | slice | AnyArray, ...]
 Table = Float[np.ndarray, "trajectory time state"]
-# Times of events, each with what happens to the states.
+# Times of events, each with a description of the jump.
 Marks = tuple[tuple[float, str], ...]
 
 
@@ -23,7 +23,7 @@ Marks = tuple[tuple[float, str], ...]
 class Events:
     """Jumps of states just after rows of a dataset: a state `y` becomes `factor * y + shift`.
 
-    A dose has the factor 1, a reset the factor 0. What is measured in the row itself comes before the jump.
+    A dose has the factor 1, a reset the factor 0. The measurement in the row precedes the jump.
 
     - `states`: names of the states that jump, measured ones or hidden states of the model.
     - `factor`, `shift`: in the user's units, shape `(trajectory, time, state)`; 1 and 0 in rows without an event.
@@ -34,12 +34,12 @@ class Events:
     shift: Table
 
     def at(self, rows: Index) -> "Events":
-        """The events of other rows, by an index of the arrays."""
+        """Returns the events at the rows selected by an array index."""
         return Events(self.states, self.factor[rows], self.shift[rows])
 
     @staticmethod
     def joined(parts: Sequence["Events | None"], shapes: Sequence[tuple[int, int]]) -> "Events | None":
-        """The events of several datasets, one after another, padded to the longest.
+        """Concatenates the events of several datasets, padded to the longest.
 
         **Arguments:** `shapes`: numbers of trajectories and of rows of each dataset.
         """
@@ -51,23 +51,23 @@ class Events:
         shift, begin = np.zeros_like(factor), 0
         for part, (count, length) in zip(parts, shapes, strict=True):
             for column, state in enumerate(part.states if part else ()):
-                at = (slice(begin, begin + count), slice(length), states.index(state))
+                place = (slice(begin, begin + count), slice(length), states.index(state))
                 if part is not None:
-                    factor[at], shift[at] = part.factor[..., column], part.shift[..., column]
+                    factor[place], shift[place] = part.factor[..., column], part.shift[..., column]
             begin += count
         return Events(states, factor, shift)
 
     @property
     def told(self) -> str:
-        """A sentence on how many there are."""
-        count, of = int(self.rows.sum()), int(self.rows.any(axis=1).sum())
+        """A sentence with the number of events."""
+        count, trajectories = int(self.rows.sum()), int(self.rows.any(axis=1).sum())
         times = "1 time" if count == 1 else f"{count} times"
-        return f"events: {', '.join(self.states)} at {times} in {of} of {len(self.rows)} trajectories"
+        return f"events: {', '.join(self.states)} at {times} in {trajectories} of {len(self.rows)} trajectories"
 
     def marks(self, trajectory: int, ts: np.ndarray, valid: np.ndarray) -> Marks:
-        """The events of a trajectory as a picture marks them, such as `gut + 300` at 8.
+        """Returns the events of a trajectory as labels for plots, such as `gut + 300` at 8.
 
-        **Arguments:** `ts`, `valid`: its times, and which rows are not padding; of shape `(time,)`.
+        **Arguments:** `ts`, `valid`: times of the trajectory and mask of rows that are not padding, shape `(time,)`.
         """
 
         def words(state: str, factor: float, shift: float) -> str:
@@ -76,12 +76,12 @@ class Events:
             scaled = state if factor == 1 else f"{state} × {factor:.5g}"
             return scaled if shift == 0 else f"{scaled} {'+' if shift > 0 else '−'} {abs(shift):.5g}"
 
-        found: list[tuple[float, str]] = []
+        marked: list[tuple[float, str]] = []
         for row in np.flatnonzero(self.rows[trajectory] & valid):
             jumps = zip(self.states, self.factor[trajectory, row], self.shift[trajectory, row], strict=True)
             texts = [words(*jump) for jump in jumps if jump[1:] != (1, 0)]
-            found.append((float(ts[row]), ", ".join(texts)))
-        return tuple(found)
+            marked.append((float(ts[row]), ", ".join(texts)))
+        return tuple(marked)
 
     @property
     def rows(self) -> np.ndarray:
@@ -90,21 +90,21 @@ class Events:
 
 
 class Jumps(eqx.Module):
-    """The events of a model's states in scaled units; fields as in `Events`, with all states in the model's order."""
+    """Events of a model's states in scaled units; fields as in `Events`, with all states in the model's order."""
 
     factor: Float[AnyArray, "*rows state"]
     shift: Float[AnyArray, "*rows state"]
 
     def after(self, y: Float[Array, "*rows state"]) -> Float[Array, "*rows state"]:
-        """States just after the jumps."""
+        """Returns the states just after the jumps."""
         return y * self.factor + self.shift
 
     def at(self, rows: Index) -> "Jumps":
-        """The jumps of other rows, by an index of the arrays."""
+        """Returns the jumps at the rows selected by an array index."""
         return Jumps(self.factor[rows], self.shift[rows])
 
     def with_sensitivities(self, parameters: int) -> "Jumps":
-        """The jumps of states followed by their derivatives by so many parameters, state by state."""
+        """Appends the jumps of the states' derivatives with respect to the `parameters`, state by state."""
         more = jnp.repeat(self.factor, parameters, axis=-1)
         return Jumps(
             jnp.concatenate([self.factor, more], axis=-1),
@@ -114,10 +114,10 @@ class Jumps(eqx.Module):
 
 @dataclass(frozen=True)
 class KnownEvent:
-    """One event: a value that is added to a state, set, or multiplied with it, at a time.
+    """A single event: a value that is added to a state, replaces it or multiplies it, at a time.
 
-    - `where`: what describes it, for errors.
-    - `trajectory`: its index. `time` [unit of time].
+    - `where`: description of the event in error messages.
+    - `trajectory`: index of its trajectory. `time` [unit of time].
     """
 
     where: str
@@ -130,37 +130,38 @@ class KnownEvent:
 
 ACTIONS = ("add", "set", "multiply")
 EVENT_KEYS = ("time", "trajectory", "state", *ACTIONS)
-WHERE = "_where"  # what describes a row, for errors
+WHERE = "_where"  # key of a row's description in error messages
 
 
 def parse_events(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[KnownEvent]:
-    """Events from rows with a `time`, a `state`, one of `add`, `set` and `multiply`, and perhaps a `trajectory`.
+    """Parses events from rows with a `time`, a `state`, one of `add`, `set` and `multiply`, and optionally a
+    `trajectory`.
 
     **Arguments:**
 
-    - `rows`: mappings; a key may be absent or its value empty. An event without a trajectory is one of each.
-    - `names`: of the trajectories of the data.
+    - `rows`: mappings; a key can be absent or its value empty. An event without a trajectory applies to all.
+    - `names`: names of the trajectories of the data.
 
     **Raises:** `ValueError` that names the event and the fault.
     """
-    found: list[KnownEvent] = []
+    events: list[KnownEvent] = []
     for number, row in enumerate(rows):
         where = str(row.get(WHERE, f"event {number + 1}"))
         check_keys(row, where)
-        given = {action: row[action] for action in ACTIONS if not is_empty(row.get(action))}
-        if len(given) != 1:
-            raise ValueError(f"{where} needs one of {', '.join(ACTIONS)}, got {', '.join(given) or 'none'}.")
-        (action, value), state = next(iter(given.items())), row.get("state")
+        actions = {action: row[action] for action in ACTIONS if not is_empty(row.get(action))}
+        if len(actions) != 1:
+            raise ValueError(f"{where} needs one of {', '.join(ACTIONS)}, got {', '.join(actions) or 'none'}.")
+        (action, value), state = next(iter(actions.items())), row.get("state")
         if is_empty(state):
             raise ValueError(f"{where} names no state; say which one jumps, state=...")
-        at, value = as_number(row.get("time"), "time", where), as_number(value, action, where)
+        time, value = as_number(row.get("time"), "time", where), as_number(value, action, where)
         factor, shift = {"add": (1.0, value), "set": (0.0, value), "multiply": (value, 0.0)}[action]
-        own = row.get("trajectory")
-        if not is_empty(own) and str(own) not in names:
-            raise ValueError(f"{where} is of trajectory {str(own)!r}, which the data do not have.")
-        chosen = range(len(names)) if is_empty(own) else [list(names).index(str(own))]
-        found += [KnownEvent(where, index, at, str(state), factor, shift) for index in chosen]
-    return found
+        trajectory = row.get("trajectory")
+        if not is_empty(trajectory) and str(trajectory) not in names:
+            raise ValueError(f"{where} is of trajectory {str(trajectory)!r}, which the data do not have.")
+        chosen = range(len(names)) if is_empty(trajectory) else [list(names).index(str(trajectory))]
+        events += [KnownEvent(where, index, time, str(state), factor, shift) for index in chosen]
+    return events
 
 
 def check_keys(row: Mapping[str, object], where: str) -> None:
@@ -175,9 +176,9 @@ def is_empty(value: object) -> bool:
 
 def as_number(value: object, name: str, where: str) -> float:
     try:
-        found = parse_number(value.replace(",", ".")) if isinstance(value, str) else float(cast(float, value))
+        number = parse_number(value.replace(",", ".")) if isinstance(value, str) else float(cast(float, value))
     except (TypeError, ValueError):
-        found = float("nan")
-    if isinstance(value, bool) or not np.isfinite(found):
+        number = float("nan")
+    if isinstance(value, bool) or not np.isfinite(number):
         raise ValueError(f"{where} needs a number as its {name}, got {value!r}.")
-    return found
+    return number

@@ -1,4 +1,4 @@
-"""What data tell before a fit: the facts by which options are chosen, and what is odd about them."""
+"""Properties of the data that determine a fit's options, and warnings about unusual data."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -13,35 +13,35 @@ from .noise import local_noise
 from .scaling import Scaling
 from .tables.times import EPOCH, UNIX_UNITS
 
-# Magnitudes beyond this, or below its reciprocal, are hardly meant.
+# Magnitudes beyond this, or below its reciprocal, are probably a mistake.
 HUGE = 1e18
-# Maximum number of outliers, and how many times farther from the median they are than all other values.
+# Maximum number of outliers, and minimum ratio of their distance from the median to that of all other values.
 LONELY, FAR_AWAY = 3, 10.0
-# Fewer pairs of neighbouring rows do not show whether a state jumps between levels.
+# Minimum number of pairs of neighbouring rows needed to detect jumps between levels.
 FEWEST_PAIRS = 20
-# Rows span decades of time if their long intervals (the upper decile) are longer than their short ones (the lower one)
-# by more than this factor; a gap or two rows at nearly the same time are neither.
+# Rows span decades of time if their long intervals (the upper decile) exceed their short ones (the lower decile) by
+# more than this factor. Deciles ignore a gap or two rows at nearly the same time.
 DECILES, MUCH_LONGER = (0.1, 0.9), 1e3
-# Trajectories that tell the noise; each takes a moment.
+# Maximum number of trajectories used to estimate the noise, which limits the run time.
 ENOUGH_FOR_NOISE = 200
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the options of a fit are chosen by, and all that the choice sees of the data.
+    """Properties of the data from which the options of a fit are chosen; the choice uses nothing else of the data.
 
-    - `trajectories`, `rows`, `longest`: number of training trajectories, of their rows, and of those of the longest.
-    - `values`: number of measured values that count.
-    - `driven`: whether an input changes within a trajectory; `inputs`, `inputs_reason`: how inputs go on between rows,
-      `hold` or `linear`, and why.
+    - `trajectories`, `rows`, `longest`: number of training trajectories, their total rows, and rows of the longest one.
+    - `values`: number of scored measured values.
+    - `driven`: whether an input changes within a trajectory; `inputs`, `inputs_reason`: interpolation of inputs between
+      rows, `hold` or `linear`, and the reason.
     - `events`, `angles`: whether states jump at events, and whether some are angles.
     - `smoothable`: whether a trajectory has enough measurements of every state for a smoothing spline.
-    - `validated`: whether there are validation data. `restarted`: whether their first rows count, so that their starts
-      are new.
-    - `noise`: standard deviation of the noise over that of the measured values, both of a typical state.
-    - `decades`: decades of time from the shortest interval to the whole record where rows span many of them, else 0.
+    - `validated`: whether validation data exist. `restarted`: whether their first rows are scored, so that their
+      initial states are new.
+    - `noise`: ratio of the noise's standard deviation to that of the measured values, for a typical state.
+    - `decades`: decades of time from the shortest interval to the whole record if rows span many of them, else 0.
     - `shortest`: the shortest interval between two rows [unit of time].
-    - `begins_at_limit`: whether the first value of some state is a limit, which is no value to start at.
+    - `begins_at_limit`: whether the first value of some state is a limit, which can't serve as an initial value.
     """
 
     trajectories: int
@@ -63,7 +63,7 @@ class Facts:
 
     @staticmethod
     def of(train: Dataset, validation: Dataset | None = None) -> "Facts":
-        """The facts of a fit's data."""
+        """Computes the facts of training and validation data."""
         inputs, reason = train.input_interpolation if train.is_driven else ("linear", "")
         return Facts(
             trajectories=len(train),
@@ -86,7 +86,7 @@ class Facts:
 
 
 def first_values_at_limits(data: Dataset) -> Bool[np.ndarray, "trajectory state"]:
-    """Where the first measurement of a state is a limit."""
+    """Returns where the first measurement of a state is a limit."""
     if data.censored is None:
         return np.zeros((len(data), len(data.states)), bool)
     measured = np.isfinite(data.ys) & data.valid[..., None]
@@ -95,13 +95,13 @@ def first_values_at_limits(data: Dataset) -> Bool[np.ndarray, "trajectory state"
 
 
 def shortest_interval(ts: Float[np.ndarray, "trajectory time"]) -> float:
-    """The shortest interval between two rows; 0 if there are no two."""
+    """Returns the shortest interval between two rows; 0 if no trajectory has two rows."""
     intervals = np.diff(ts, axis=1)
     return float(intervals[intervals > 0].min()) if (intervals > 0).any() else 0.0
 
 
 def decades_of(ts: Float[np.ndarray, " time"]) -> float:
-    """Decades of time from the shortest interval between rows to the whole record, where these are many; else 0.
+    """Returns the decades of time from the shortest interval between rows to the whole record if many, else 0.
 
     **Arguments:** `ts`: increasing times, shape `(time,)`; padding repeats the last one.
     """
@@ -113,23 +113,23 @@ def decades_of(ts: Float[np.ndarray, " time"]) -> float:
 
 @np.errstate(over="ignore", invalid="ignore")
 def noise_share(data: Dataset) -> float:
-    """The noise of a typical state over its spread, by the distances of rows from their neighbours; 0 if rows are too
-    few to tell."""
+    """Estimates the ratio of noise to spread for a typical state from differences of neighbouring rows; 0 if rows are
+    too few."""
     data = data.sample(ENOUGH_FOR_NOISE)
-    found: list[float] = []
+    shares: list[float] = []
     for index in range(len(data.states)):
-        known = np.where(data.mask[..., index], data.ys[..., index], np.nan)
-        values = known[np.isfinite(known)]
+        measured = np.where(data.mask[..., index], data.ys[..., index], np.nan)
+        values = measured[np.isfinite(measured)]
         spread = float(np.std(values)) if values.size else 0.0
-        noise = local_noise(data.ts, known) if 0 < spread < math.inf else math.nan
-        found += [noise / spread] if math.isfinite(noise) else []
-    return float(np.median(found)) if found else 0.0
+        noise = local_noise(data.ts, measured) if 0 < spread < math.inf else math.nan
+        shares += [noise / spread] if math.isfinite(noise) else []
+    return float(np.median(shares)) if shares else 0.0
 
 
 def check_trainable(data: Dataset) -> None:
-    """Refuses training data without a measured value, or without a trajectory of two rows.
+    """Rejects training data without a measured value, or without a trajectory of two rows.
 
-    **Raises:** `ValueError` that says what is missing.
+    **Raises:** `ValueError` that names the missing data.
     """
     if not data.mask.any():
         names = ", ".join(data.states)
@@ -148,38 +148,40 @@ def check_trainable(data: Dataset) -> None:
 def find_oddities(
     data: Dataset, scaling: Scaling, window: int | str | None = None, *, from_first: Collection[str] = ()
 ) -> list[str]:
-    """What looks wrong in training data, each in a sentence with its remedy.
+    """Describes problems in training data, one sentence each with a remedy.
 
-    **Arguments:** `scaling`: of the fit. `window`: rows of its windows. `from_first`: the states that start at their
-    first measurement.
+    **Arguments:** `scaling`: scaling of the fit. `window`: rows of its windows. `from_first`: states that start at
+    their first measurement.
     """
-    found: list[str] = unix_times(data)
+    oddities: list[str] = unix_times(data)
     for index, name in enumerate(data.states):
-        found += odd_state(data, index, name, logarithmic=name in scaling.log)
+        oddities += odd_state(data, index, name, logarithmic=name in scaling.log)
         if name in from_first and window is None:
-            found += late_start(data, index, name) + start_at_limit(data, index, name)
-        found += never_measured(data, index, name)
-        found += looks_set(data, index, name) if len(data.states) > 1 else []
+            oddities += late_start(data, index, name) + start_at_limit(data, index, name)
+        oddities += never_measured(data, index, name)
+        oddities += looks_set(data, index, name) if len(data.states) > 1 else []
     for index, name in enumerate(data.inputs):
         values = data.us[..., index][data.valid]
         if np.ptp(values) == 0:
-            found.append(f"input {name!r} is {values[0]:g} throughout the training data, so its effect can't be learnt")
+            oddities.append(
+                f"input {name!r} is {values[0]:g} throughout the training data, so its effect can't be learnt"
+            )
     longest = int(data.lengths.max())
     if longest < FEWEST_SMOOTHED:
-        found.append(
+        oddities.append(
             f"the longest training trajectory has {longest} rows, and fewer than {FEWEST_SMOOTHED} hardly show "
             "how states move"
         )
     if isinstance(window, int) and window > longest:
-        found.append(
+        oddities.append(
             f"training.window={window} is more than the {longest} rows of the longest training trajectory, so every "
             "window is a whole one; leave it out, or lower it"
         )
-    return found
+    return oddities
 
 
 def unix_times(data: Dataset) -> list[str]:
-    """Says where times look like counts since 1970 in another unit than seconds, in which constants then are."""
+    """Detects Unix times in another unit than seconds, which determines the unit of rates and constants."""
     latest = float(data.ts[data.valid].max())
     for unit, count in UNIX_UNITS.items():
         if data.dates is None and EPOCH[0] * count <= latest <= EPOCH[1] * count:
@@ -191,9 +193,9 @@ def unix_times(data: Dataset) -> list[str]:
 
 
 def late_start(data: Dataset, index: int, name: str) -> list[str]:
-    """Says where a state is measured, but not in the first row."""
-    known = np.isfinite(data.ys[..., index]) & data.valid
-    late = np.flatnonzero(known.any(axis=1) & ~known[:, 0])
+    """Detects trajectories that do not measure a state in the first row."""
+    measured = np.isfinite(data.ys[..., index]) & data.valid
+    late = np.flatnonzero(measured.any(axis=1) & ~measured[:, 0])
     if not late.size:
         return []
     first = data.trajectories[int(late[0])]
@@ -205,7 +207,7 @@ def late_start(data: Dataset, index: int, name: str) -> list[str]:
 
 
 def start_at_limit(data: Dataset, index: int, name: str) -> list[str]:
-    """Says where the value that a state starts at is a limit."""
+    """Detects states whose first measurement, used as the initial value, is a limit."""
     limited = np.flatnonzero(first_values_at_limits(data)[:, index])
     if not limited.size:
         return []
@@ -218,7 +220,7 @@ def start_at_limit(data: Dataset, index: int, name: str) -> list[str]:
 
 
 def never_measured(data: Dataset, index: int, name: str) -> list[str]:
-    """Says where a trajectory holds no value of a state that others do."""
+    """Detects trajectories without a value of a state that others measure."""
     measured = (np.isfinite(data.ys[..., index]) & data.valid).any(axis=1)
     lacking = np.flatnonzero(~measured)
     if not lacking.size or not measured.any():
@@ -232,15 +234,15 @@ def never_measured(data: Dataset, index: int, name: str) -> list[str]:
 
 
 def looks_set(data: Dataset, index: int, name: str) -> list[str]:
-    """Says where a state jumps between a few levels, as what somebody sets does: two, or levels with others between."""
+    """Detects states with few levels, two or with jumps across levels, as in quantities set from outside."""
     values = data.ys[..., index]
     pairs = data.mask[:, 1:, index] & data.mask[:, :-1, index]
     levels, level = np.unique(values[data.mask[..., index]], return_inverse=True)
     if not 2 <= len(levels) <= FEW_LEVELS or pairs.sum() < FEWEST_PAIRS:
         return []
-    at = np.zeros(values.shape, int)
-    at[data.mask[..., index]] = level
-    jumps = np.abs(np.diff(at, axis=1))[pairs]
+    level_index = np.zeros(values.shape, int)
+    level_index[data.mask[..., index]] = level
+    jumps = np.abs(np.diff(level_index, axis=1))[pairs]
     if np.mean(jumps > 0) >= RARELY or (len(levels) > 2 and jumps.max() < 2):
         return []
     return [
@@ -250,7 +252,7 @@ def looks_set(data: Dataset, index: int, name: str) -> list[str]:
 
 
 def odd_state(data: Dataset, index: int, name: str, *, logarithmic: bool) -> list[str]:
-    """What looks wrong in a state."""
+    """Describes problems in the values of one state."""
     values = data.ys[..., index][data.mask[..., index]]
     if values.size == 0:
         return [f"state {name!r} has no measured value in the training data; leave it out, or make it a hidden state"]
@@ -260,21 +262,21 @@ def odd_state(data: Dataset, index: int, name: str, *, logarithmic: bool) -> lis
     largest = float(np.abs(values).max())
     if name not in data.angles and not 1 / HUGE < largest < HUGE:
         return [f"state {name!r} has magnitudes of {largest:.2g}; use another unit if that is what it is"]
-    at = find_outliers(np.log(values) if logarithmic and values.min() > 0 else values)
-    if not at:
+    far = find_outliers(np.log(values) if logarithmic and values.min() > 0 else values)
+    if not far:
         return []
-    row, column = np.argwhere(data.mask[..., index])[at[0]]
-    others = np.delete(values, at)
-    some = "a value" if len(at) == 1 else f"{len(at)} values"
+    row, column = np.argwhere(data.mask[..., index])[far[0]]
+    others = np.delete(values, far)
+    noun = "a value" if len(far) == 1 else f"{len(far)} values"
     return [
-        f"state {name!r} has {some} far from all others ({values[at[0]]:g} at {data.time} = {data.ts[row, column]:g} "
+        f"state {name!r} has {noun} far from all others ({values[far[0]]:g} at {data.time} = {data.ts[row, column]:g} "
         f"of trajectory {data.trajectories[row]!r}, the others lie from {others.min():g} to {others.max():g}); "
         "leave it empty if it is wrong"
     ]
 
 
 def find_outliers(values: Float[np.ndarray, " value"]) -> Sequence[int]:
-    """Indices of a few values that are much farther from the median than all the others; the farthest first."""
+    """Returns the indices of a few values much farther from the median than all others, the farthest first."""
     away = np.abs(values - np.median(values))
     order = np.argsort(away)[::-1]
     for count in range(1, min(LONELY, values.size // 10) + 1):

@@ -1,4 +1,4 @@
-"""Groups of trajectories: those that share the value of a covariate, or each trajectory by itself."""
+"""Groups of trajectories: those that share the value of a covariate, or single trajectories."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,47 +10,47 @@ from .dataset import Dataset
 from .tables.layout import with_covariates
 from .tables.table import list_names
 
-# The covariate that numbers trajectories, from 1 on.
+# Name of the covariate that numbers trajectories, from 1 on.
 BY_TRAJECTORY = "trajectory"
-# What `Dataset.windows` adds to the name of a trajectory.
+# Suffix that `Dataset.windows` adds to the name of a trajectory.
 WINDOW_SUFFIX = re.compile(r"\[\d+(:\d+)?\]$")
-# A larger number of a covariate counts no trajectories.
+# Largest value of a covariate that is treated as a trajectory number.
 MAX_NUMBER = 1_000_000
-# Covariates differ from those of the fit if they do by more than this share of the largest.
+# Relative difference (of the largest value) above which covariates differ from those of the fit.
 SAME_VALUE = 1e-6
 
 
 class Groups(NamedTuple):
-    """The groups of a covariate: names, and the values of the covariate, in the user's units."""
+    """Groups of a covariate: names, and the values of the covariate, in the user's units."""
 
     labels: tuple[str, ...]
     values: tuple[float, ...]
 
 
 def with_trajectory_numbers(data: Dataset, names: Sequence[str]) -> Dataset:
-    """Data with the number of each trajectory among those of these names, as a covariate; none if there are no names.
+    """Adds the number of each trajectory among `names` as a covariate; returns the data unchanged without names.
 
-    **Raises:** `ValueError` that names a trajectory that is none of them.
+    **Raises:** `ValueError` that names a trajectory outside `names`.
     """
     if not names or BY_TRAJECTORY in data.inputs:
         return data
     numbers = {name: float(number) for number, name in enumerate(names, start=1)}
-    found: dict[str, float] = {}
+    number_of: dict[str, float] = {}
     for name in data.trajectories:
-        whole = name if name in numbers else WINDOW_SUFFIX.sub("", name)
-        if whole not in numbers:
+        record = name if name in numbers else WINDOW_SUFFIX.sub("", name)
+        if record not in numbers:
             raise ValueError(
                 f"trajectory {name!r} was not fitted, so the constants that each trajectory has of its own "
                 f"(field.local) are not known for it; fit it, too, or predict one of {list_names(list(names))}."
             )
-        found[name] = numbers[whole]
-    return with_covariates(data, {BY_TRAJECTORY: found}, {})
+        number_of[name] = numbers[record]
+    return with_covariates(data, {BY_TRAJECTORY: number_of}, {})
 
 
 def names_by_number(data: Dataset) -> tuple[str, ...]:
-    """The names of trajectories in the order of their numbers; of data that have none, in their own order.
+    """Returns the names of trajectories in the order of their numbers; in their own order if they have no numbers.
 
-    A number without a trajectory has an empty name. Data whose covariate of this name is no number have no names.
+    A number without a trajectory has an empty name. If the covariate of this name is not a number, the result is empty.
     """
     if BY_TRAJECTORY not in data.inputs:
         return data.trajectories
@@ -64,11 +64,11 @@ def names_by_number(data: Dataset) -> tuple[str, ...]:
 
 
 def find_groups(data: Dataset, local: Mapping[str, str]) -> dict[str, Groups]:
-    """The groups in training data by covariate.
+    """Finds the groups in training data by covariate.
 
-    **Arguments:** `local`: the covariate of each local constant, or `trajectory`; data are numbered then.
+    **Arguments:** `local`: covariate of each local constant, or `trajectory`, in which case data are numbered.
 
-    **Raises:** `ValueError` that names what is no covariate.
+    **Raises:** `ValueError` for a name that is not a covariate.
     """
     return {by: groups_of(data, by, constant) for constant, by in local.items()}
 
@@ -93,15 +93,15 @@ def groups_of(data: Dataset, by: str, constant: str) -> Groups:
 
 
 def check_known_groups(data: Dataset, by: str, values: Sequence[float], constants: Sequence[str]) -> None:
-    """Refuses data with a value of a covariate that was not fitted.
+    """Rejects data with a value of a covariate that was not fitted.
 
     **Raises:** `ValueError` that names the trajectory, the value and the fitted ones.
     """
     known = np.asarray(values)
     column = data.us[:, 0, data.inputs.index(by)]
-    off = np.abs(column[:, None] - known).min(axis=1) > SAME_VALUE * np.abs(known).max()
-    if off.any():
-        row = int(off.argmax())
+    is_unknown = np.abs(column[:, None] - known).min(axis=1) > SAME_VALUE * np.abs(known).max()
+    if is_unknown.any():
+        row = int(is_unknown.argmax())
         raise ValueError(
             f"trajectory {data.trajectories[row]!r} has {by} = {column[row]:g}, for which {', '.join(constants)} is "
             f"not known; the fit had {by} = {', '.join(f'{value:g}' for value in values)}."

@@ -1,6 +1,6 @@
-"""Records between their rows: smoothing splines with their derivatives, inputs that are held, even time steps.
+"""Interpolation within records: smoothing splines with their derivatives, held inputs, even time steps.
 
-The derivatives of splines estimate the vector field without a solver.
+Spline derivatives estimate the vector field without a solver.
 """
 
 import itertools
@@ -14,21 +14,21 @@ from jaxtyping import Bool, Float
 if TYPE_CHECKING:
     from scipy.interpolate import CubicHermiteSpline
 
-# Below this noise (in standard deviations of the channel) an interpolating spline is the better estimate: the ends of a
-# natural smoothing spline have no curvature, an error that exceeds so little noise.
+# Noise (in standard deviations of the channel) below which an interpolating spline is the better estimate: the ends of
+# a natural smoothing spline have no curvature, an error that exceeds such small noise.
 NEGLIGIBLE_NOISE = 2e-3
-# A smoothing spline needs at least five points.
+# Minimum number of points of a smoothing spline.
 FEWEST_SMOOTHED = 5
-# Trajectories, or parts of a long one, whose noise is estimated, and rows of a part.
+# Maximum number of trajectories, or parts of a long one, used to estimate the noise, and of rows in a part.
 MOST_SAMPLED, MOST_SMOOTHED = 4, 1000
 
 
 def smooth(
     ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, "trajectory time state"]
 ) -> tuple[Float[np.ndarray, "trajectory time state"], Float[np.ndarray, "trajectory time state"]]:
-    """Smoothed values and time derivatives at every row that has a measurement.
+    """Computes smoothed values and time derivatives at every row that has a measurement.
 
-    The penalty of each channel is the median of those that generalised cross-validation chooses on a few of its
+    The penalty of a channel is the median of the penalties that generalised cross-validation selects for a few of its
     trajectories (Craven and Wahba, Numerische Mathematik 31, 1979; `scipy.interpolate.make_smoothing_spline`).
 
     **Arguments:**
@@ -36,8 +36,8 @@ def smooth(
     - `ts`: times, shape `(trajectory, time)`, of order one.
     - `ys`: states, shape `(trajectory, time, state)`, of order one, NaN where unknown.
 
-    **Returns:** values and derivatives, both in the shape of `ys`; NaN outside the time range in which a channel was
-    measured, and where it has fewer than five points.
+    **Returns:** values and derivatives, both in the shape of `ys`; NaN outside the measured time range of a channel,
+    and for channels with fewer than five points.
     """
     values, rates = np.full_like(ys, np.nan), np.full_like(ys, np.nan)
     rows_measured = np.asarray(np.isfinite(ys).any(axis=2))
@@ -49,13 +49,13 @@ def smooth(
             continue
         penalty = choose_penalty(ts, series, rows)
         for group in group_by_grid(ts, known, rows_measured, rows):
-            one = group[0]
-            t = ts[one, known[one]]
-            at = rows_measured[one] & (ts[one] >= t[0]) & (ts[one] <= t[-1])
-            curve = spline(t, series[group][:, known[one]].T, penalty)
-            cells = np.ix_(group, np.flatnonzero(at), np.array([channel]))
-            values[cells] = curve(ts[one, at]).T[..., None]
-            rates[cells] = curve.derivative()(ts[one, at]).T[..., None]
+            first = group[0]
+            t = ts[first, known[first]]
+            inside = rows_measured[first] & (ts[first] >= t[0]) & (ts[first] <= t[-1])
+            curve = spline(t, series[group][:, known[first]].T, penalty)
+            cells = np.ix_(group, np.flatnonzero(inside), np.array([channel]))
+            values[cells] = curve(ts[first, inside]).T[..., None]
+            rates[cells] = curve.derivative()(ts[first, inside]).T[..., None]
     return values, rates
 
 
@@ -66,21 +66,21 @@ def noise_levels(
 
     **Arguments:** as in `smooth`, in any units.
 
-    **Returns:** in the units of `ys`, shape `(state,)`; NaN where no spline can be fitted.
+    **Returns:** in the units of `ys`, shape `(state,)`; NaN if no spline can be fitted.
     """
     levels = np.full(ys.shape[2], np.nan)
     for channel in range(ys.shape[2]):
         known = np.isfinite(ys[:, :, channel])
         rows = np.flatnonzero(known.sum(axis=1) >= FEWEST_SMOOTHED)
         if rows.size:
-            # SciPy fails where times span many decades.
+            # SciPy fails if times span many decades.
             with suppress(ValueError):
                 levels[channel] = estimate_noise(ts, ys[:, :, channel], rows)[1]
     return levels
 
 
 def spline(t: np.ndarray, ys: np.ndarray, penalty: float | None):
-    """A cubic spline through `ys`, shape `(time, series)`; `penalty` 0 interpolates, `None` chooses a penalty."""
+    """Fits a cubic spline to `ys`, shape `(time, series)`; `penalty` 0 interpolates, `None` selects a penalty."""
     from scipy.interpolate import CubicSpline, make_smoothing_spline
 
     if penalty == 0.0:
@@ -89,7 +89,7 @@ def spline(t: np.ndarray, ys: np.ndarray, penalty: float | None):
 
 
 def choose_penalty(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> float:
-    """One penalty for all trajectories of a channel; 0 if the noise is negligible, or times span many decades."""
+    """Selects one penalty for all trajectories of a channel; 0 for negligible noise or times over many decades."""
     try:
         chosen, noise = estimate_noise(ts, series, rows)
     except ValueError:  # SciPy finds no penalty.
@@ -98,7 +98,7 @@ def choose_penalty(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> floa
 
 
 def estimate_noise(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
-    """Medians, over a few trajectories or parts of them, of the cross-validated penalty and of the residual."""
+    """Computes the median cross-validated penalty and residual over a few trajectories or parts of them."""
     chosen: list[float] = []
     noise: list[float] = []
     sampled = rows[np.linspace(0, rows.size - 1, min(MOST_SAMPLED, rows.size)).astype(int)]
@@ -115,7 +115,7 @@ def estimate_noise(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> tupl
 
 
 def parts_of(t: np.ndarray, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The measured rows of a series; of a long one, a few parts, since SciPy finds no penalty for very many rows."""
+    """Returns the measured rows of a series; for a long one, a few parts, since SciPy finds no penalty for too many."""
     known = np.isfinite(y)
     t, y, count = t[known], y[known], int(known.sum())
     size = min(count, MOST_SMOOTHED)
@@ -131,21 +131,22 @@ def group_by_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: n
     return [np.array(group) for group in groups.values()]
 
 
-# Inputs with at most so many levels, or that change in fewer than this share of their rows, are held.
+# Inputs with at most this many levels, or that change in less than this fraction of their rows, are held.
 FEW_LEVELS, RARELY = 8, 0.5
-# An input is smooth if cubics through every second row miss the rows between by at most this share of what lines miss
-# them by; of a noisy input, both miss them by the noise.
+# An input is smooth if, at every other row, the error of cubics through the remaining rows is at most this fraction of
+# the error of lines; for a noisy input, both errors equal the noise.
 SMOOTH = 0.25
-# Fewer rows to be missed tell nothing; shorter records have none between two cubics.
+# Minimum number of skipped rows to compare errors; and of rows in a record, since shorter ones have no row between two
+# cubics.
 FEWEST_MISSED, FEWEST_SPLIT = 8, 7
-# Of many trajectories, some tell.
+# Maximum number of trajectories examined.
 MOST_LOOKED_AT = 64
 
 
 def detect_interpolation(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> tuple[str, str]:
-    """How inputs behave between rows: `hold`, `linear` or `cubic`, and the reason.
+    """Detects how inputs behave between rows: `hold`, `linear` or `cubic`, and the reason.
 
-    **Arguments:** `ts`: times, shape `(trajectory, time)`. `us`, `valid`: as of `look_held`.
+    **Arguments:** `ts`: times, shape `(trajectory, time)`. `us`, `valid`: as in `look_held`.
     """
     held, reason = look_held(us, valid)
     if held:
@@ -157,10 +158,10 @@ def detect_interpolation(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> t
 
 
 def look_held(us: np.ndarray, valid: np.ndarray) -> tuple[bool, str]:
-    """Whether inputs look as if they kept their last value between rows, and the reason.
+    """Whether inputs appear to keep their last value between rows, and the reason.
 
-    **Arguments:** `us`: inputs, shape `(trajectory, time, input)`. `valid`: which rows are no padding,
-    shape `(trajectory, time)`.
+    **Arguments:** `us`: inputs, shape `(trajectory, time, input)`. `valid`: mask of rows that are not padding, shape
+    `(trajectory, time)`.
     """
     changed = np.diff(us, axis=1)[valid[:, 1:]] != 0
     share = float(changed.any(axis=1).mean())
@@ -173,21 +174,21 @@ def look_held(us: np.ndarray, valid: np.ndarray) -> tuple[bool, str]:
 def interpolate_input(
     t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]
 ) -> Callable[[Float[np.ndarray, "*times"]], Float[np.ndarray, "*times"]]:
-    """An input as a function of time between its rows: on cubics if it is smooth, else on lines."""
+    """Returns an input as a function of time between its rows: piecewise cubic if it is smooth, else linear."""
     if is_smooth(t[None], u[None], np.ones((1, len(t)), bool)):
         return cubics_through(t, u)
     return lambda wanted: np.interp(wanted, t, u)
 
 
 def cubics_through(t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]) -> "CubicHermiteSpline":
-    """The cubics of a solver with `inputs="cubic"`: a row's slope is that of the parabola through its neighbours."""
+    """Returns a solver's cubics with `inputs="cubic"`: a row's slope is that of the parabola through its neighbours."""
     from scipy.interpolate import CubicHermiteSpline
 
     return CubicHermiteSpline(t, u, np.gradient(u, t))
 
 
 def is_smooth(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> bool:
-    """Whether cubics through every second row are much nearer to the rows between than lines are."""
+    """Whether cubics through every second row are much closer to the rows between than lines are."""
     looked_at = np.unique(np.linspace(0, len(ts) - 1, MOST_LOOKED_AT).astype(int))
     missed = [miss_rows_between(ts[row, valid[row]], us[row, valid[row]]) for row in looked_at]
     lines, cubics = np.concatenate(missed, axis=1)
@@ -195,24 +196,24 @@ def is_smooth(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> bool:
 
 
 def miss_rows_between(t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]) -> Float[np.ndarray, "2 missed"]:
-    """How far lines and cubics through every second row are from the rows between, but for the first and the last of
-    them, where a cubic knows one neighbour alone."""
+    """Computes the errors of lines and cubics through every second row at the rows between, without the first and the
+    last of them, whose cubics have a single neighbour."""
     if len(t) < FEWEST_SPLIT or np.min(np.diff(t)) <= 0:
         return np.zeros((2, 0))
-    t, u = (each[: len(t) - 1 + len(t) % 2].astype(np.float64) for each in (t, u))
+    t, u = (values[: len(t) - 1 + len(t) % 2].astype(np.float64) for values in (t, u))
     between, measured = t[1::2], u[1::2]
-    found = np.stack([np.interp(between, t[::2], u[::2]), cubics_through(t[::2], u[::2])(between)])
-    return (found - measured)[:, 1:-1]
+    curves = np.stack([np.interp(between, t[::2], u[::2]), cubics_through(t[::2], u[::2])(between)])
+    return (curves - measured)[:, 1:-1]
 
 
-# Times are evenly spaced if all steps between rows agree to within this share.
+# Relative tolerance of evenly spaced time steps.
 EVEN = 0.01
 # Measurements more than this many steps apart are not interpolated.
 LARGEST_GAP = 3
 
 
 def is_even(steps: np.ndarray, step: float) -> bool:
-    """Whether all steps between rows are as long as one."""
+    """Whether all steps between rows equal `step`."""
     return bool(np.allclose(steps, step, rtol=EVEN, atol=0))
 
 
@@ -225,7 +226,7 @@ def resample(
     step: float,
     inputs: str,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A trajectory at evenly spaced times: times, states, inputs and whether a row counts.
+    """Resamples a trajectory at evenly spaced times: times, states, inputs and whether a row is scored.
 
     **Arguments:** `step`: time between two rows [unit of time]. `inputs`: how inputs are interpolated, linearly unless
     `hold`. States are interpolated linearly between neighbouring rows, and are NaN in wide gaps.
@@ -236,7 +237,7 @@ def resample(
     states = np.stack([interpolate_rows(times, t, y[:, channel], step) for channel in range(y.shape[1])], axis=1)
     controls: np.ndarray = u[before]
     if inputs != "hold":
-        columns: list[np.ndarray] = [np.interp(times, t, each) for each in u.T]
+        columns: list[np.ndarray] = [np.interp(times, t, values) for values in u.T]
         controls = np.stack(columns, axis=1).reshape(controls.shape)
     return times, states, controls, scored[before]
 
@@ -247,7 +248,7 @@ def interpolate_rows(
     values: Float[np.ndarray, " row"],
     step: float,
 ) -> Float[np.ndarray, " wanted"]:
-    """A channel at times between its measurements; NaN where these are far apart."""
+    """Interpolates a channel at times between its measurements; NaN if these are far apart."""
     known = np.isfinite(values)
     if not known.any():
         return np.full(len(times), np.nan)

@@ -1,4 +1,4 @@
-"""Formulas of the noise of a state, as they are written: by a name, as an expression, or with first values."""
+"""Formulas of the noise of a state, specified by a name, as an expression, or with initial values."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,9 @@ from typing import cast
 
 from ..runtime.validation import is_mapping
 
-# The name of a state's own predicted value in its formula, whatever the state is called.
+# Name of a state's own predicted value in its formula, whatever the state is called.
 PREDICTION = "prediction"
-# By name: the standard deviation, in which a constant has the state's name behind it where several states have one.
+# Standard deviations by name. Their constants get the state's name as a suffix if there are several states.
 NAMED_FORMULAS = {
     "additive": "sigma",
     "proportional": "sigma_rel*abs(prediction)",
@@ -18,9 +18,9 @@ NAMED_FORMULAS = {
     "lognormal": "sigma_log",
 }
 LOGNORMAL = "lognormal"
-# What makes a text an expression and not the name of a column.
+# Pattern that marks a text as an expression rather than the name of a column.
 OPERATOR = re.compile(r"[*+^]|\b(abs|exp|log|log10|max|maximum|min|minimum|sqrt)\(")
-# In a wide table, a pattern of columns such as `sd*`.
+# Pattern of columns in a wide table, such as `sd*`.
 PATTERN = re.compile(r"[^\s()+^/*]*\*[^\s()+^/*]*")
 FORMULA_KEYS = {"formula", "constants"}
 
@@ -30,8 +30,8 @@ class NoiseFormula:
     """The standard deviation of a state's measurements as a formula.
 
     - `text`: an expression of states, inputs, the time, constants, and `prediction`, the state's own predicted value.
-    - `constants`: first values, or `[value, lower, upper]`, of constants of the noise; others begin at what the rows
-      say, and are positive.
+    - `constants`: initial values, or `[value, lower, upper]`, of constants of the noise; others are initialized from
+      the data, and are positive.
     - `is_log`: whether it is the standard deviation of the logarithm (log-normal noise).
     """
 
@@ -41,9 +41,9 @@ class NoiseFormula:
 
 
 def is_formula(given: object, wide_state: str | None = None) -> bool:
-    """Whether an entry of `sigma` is a formula, and no number, column or pair of parts.
+    """Whether an entry of `sigma` is a formula rather than a number, column or pair of parts.
 
-    **Arguments:** `wide_state`: the state of a wide table, in which `sd*` names columns and `0.1*y` is a formula.
+    **Arguments:** `wide_state`: state of a wide table, in which `sd*` names columns and `0.1*y` is a formula.
     """
     if is_mapping(given):
         return "formula" in given
@@ -55,9 +55,9 @@ def is_formula(given: object, wide_state: str | None = None) -> bool:
 
 
 def read_formula(given: object, state: str, states: Sequence[str]) -> NoiseFormula:
-    """The formula of an entry of `sigma`.
+    """Parses an entry of `sigma` into a formula.
 
-    **Raises:** `ValueError` that names the state and says what to pass.
+    **Raises:** `ValueError` that names the state and the expected form.
     """
     constants: Mapping[str, object] = {}
     if is_mapping(given) and "formula" in given:
@@ -66,10 +66,10 @@ def read_formula(given: object, state: str, states: Sequence[str]) -> NoiseFormu
                 f"sigma of {state!r} must be {{formula: 's0 + s1*{state}', constants: {{s0: 0.1}}}}, got "
                 f"{dict(given)!r:.80}."
             )
-        found = given.get("constants", {})
-        if not is_mapping(found):
+        constants_of_entry = given.get("constants", {})
+        if not is_mapping(constants_of_entry):
             raise ValueError(f"constants of the sigma of {state!r} must be a mapping such as {{s0: 0.1}}.")
-        constants, given = cast(Mapping[str, object], found), given["formula"]
+        constants, given = cast(Mapping[str, object], constants_of_entry), given["formula"]
     if isinstance(given, str):
         return NoiseFormula(with_own_names(given, state, states), constants, given == LOGNORMAL)
     parts = cast(Mapping[str, float], given) if is_mapping(given) else {"absolute": cast(float, given)}
@@ -79,9 +79,9 @@ def read_formula(given: object, state: str, states: Sequence[str]) -> NoiseFormu
 
 
 def read_formulas(given: object, states: Sequence[str]) -> dict[str, NoiseFormula]:
-    """The formula of each state, from one for all or one by state; none without.
+    """Parses the formula of each state, from one for all or one per state; empty for None.
 
-    **Raises:** `ValueError` if a state has none.
+    **Raises:** `ValueError` if a state lacks a formula.
     """
     if given is None:
         return {}
@@ -93,9 +93,9 @@ def read_formulas(given: object, states: Sequence[str]) -> dict[str, NoiseFormul
 
 
 def with_own_names(text: str, state: str, states: Sequence[str]) -> str:
-    """A named formula as an expression, whose constants have the state's name where there are several; others as is."""
+    """Expands a named formula, with state names in its constants if there are several states; returns others as is."""
     if text not in NAMED_FORMULAS:
         return text
-    own = re.sub(r"\W", "_", state)
-    ending = "" if len(states) == 1 else f"_{own}"
+    suffix = re.sub(r"\W", "_", state)
+    ending = "" if len(states) == 1 else f"_{suffix}"
     return re.sub(r"\bsigma\w*", lambda name: name[0] + ending, NAMED_FORMULAS[text])

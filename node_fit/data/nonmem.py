@@ -1,4 +1,4 @@
-"""Tables of subjects and doses as NONMEM and nlmixr2 have them: a row for each dose and for each measurement."""
+"""NONMEM and nlmixr2 tables of subjects and doses: a row for each dose and for each measurement."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,16 +15,16 @@ from .tables.table import limit_kind, list_names, parts_of_cell
 if TYPE_CHECKING:
     import pandas
 
-# The columns that say what a row is; in any case.
+# Columns that define the kind of a row, in upper or lower case.
 COLUMNS = ("ID", "TIME", "DV", "AMT", "EVID", "CMT", "MDV", "DVID", "RATE", "DUR", "II", "ADDL", "SS", "CENS", "LIMIT")
-# A table of doses has these, and one of the others.
+# Columns that a table of doses requires: all of the former, and at least one of the latter.
 NEEDED, DOSES = ("ID", "TIME", "DV"), ("AMT", "EVID")
 # Codes of EVID: a measurement, a dose, another row, a reset, a reset with a dose; 101 is nlmixr2's dose at CMT 1.
 MEASUREMENT, DOSE, OTHER, RESET, RESET_AND_DOSE, COMPARTMENT_CODE = 0, 1, 2, 3, 4, 100
-# Doses before one at a steady state.
+# Number of doses simulated before one at steady state.
 STEADY_DOSES = 30
-# A measurement that follows a dose into the same state at the same time, or a second one, is so much later, as a share
-# of the longest record.
+# Delay of a measurement that follows a dose into the same state at the same time, or of a second measurement, as a
+# fraction of the longest record.
 LATER = 1e-8
 INFUSION = "infusion_"
 
@@ -37,9 +37,9 @@ class Doses(NamedTuple):
 
 
 def find_occasions(frame: "pandas.DataFrame", column: str, path: Path) -> "pandas.Series[str]":
-    """The occasion of each row.
+    """Returns the occasion of each row.
 
-    **Raises:** `ValueError` if there is no such column.
+    **Raises:** `ValueError` if the column is missing.
     """
     if column not in frame:
         raise ValueError(
@@ -49,14 +49,14 @@ def find_occasions(frame: "pandas.DataFrame", column: str, path: Path) -> "panda
 
 
 def find_columns(names: Sequence[str]) -> dict[str, str]:
-    """The columns of doses and measurements among names, by NONMEM's word in capitals."""
+    """Returns the columns of doses and measurements among names, keyed by NONMEM's name in capitals."""
     return {name.strip().upper(): name for name in names if name.strip().upper() in COLUMNS}
 
 
 def is_dosing_table(names: Sequence[str]) -> bool:
     """Whether columns are those of a table of doses and measurements."""
-    found = find_columns(names)
-    return all(name in found for name in NEEDED) and any(name in found for name in DOSES)
+    columns = find_columns(names)
+    return all(name in columns for name in NEEDED) and any(name in columns for name in DOSES)
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class NONMEM(Table):
 
     These are ID, TIME, DV, AMT, EVID, CMT, MDV, DVID, RATE, DUR, II, ADDL, SS, CENS and LIMIT.
 
-    A dose at CMT n goes into the n-th state of the equations, and DV at CMT n measures that state; DVID names what DV
-    measures, or counts `states`. A dose with RATE or DUR is an infusion: the input `infusion_STATE` is its rate, which
-    the equation of that state has to add. A row of a dose is no measurement. CENS 1 says that the value lies below DV,
-    and -1 above it.
+    A dose at CMT n goes into the n-th state of the equations, and DV at CMT n measures that state; DVID names the
+    measured state, or its position in `states`. A dose with RATE or DUR is an infusion: the input `infusion_STATE` is
+    its rate, which the equation of that state must add. A dose row is not a measurement. CENS 1 means that the value
+    lies below DV, and -1 above it.
 
-    **Arguments:** `compartments`: the states of the equations in their order; the others as of `Table`.
+    **Arguments:** `compartments`: states of the equations in order; the others as in `Table`.
 
     **Raises:** `ValueError` that names the file, the row and the column.
     """
@@ -85,13 +85,13 @@ class NONMEM(Table):
         doses = self.read_doses(rows)
         measured = self.read_measurements(rows, doses)
         columns = [name for name in self.inputs if not name.startswith(INFUSION)]
-        given = self.covariates or ()
+        covariates = self.covariates or ()
         data = Dataset.from_frame(
             measured,
             time="TIME" if self.time is None else self.time,
             states=self.states,
             inputs=[*columns, *self.infusions(doses)],
-            covariates=list(given) if not isinstance(given, Mapping) else given,
+            covariates=list(covariates) if not isinstance(covariates, Mapping) else covariates,
             trajectory=self.trajectory,
             units=self.units,
             origin=str(path),
@@ -101,12 +101,12 @@ class NONMEM(Table):
         return self.scaling.marked(with_events(data, events) if events else data)
 
     def infusions(self, doses: Doses) -> list[str]:
-        """The inputs that are rates of infusions.
+        """Returns the inputs that are rates of infusions.
 
         **Raises:** `ValueError` if `inputs` lacks one.
         """
-        found = list(dict.fromkeys(f"{INFUSION}{state}" for _, state in doses.rates))
-        for name in found:
+        infusions = list(dict.fromkeys(f"{INFUSION}{state}" for _, state in doses.rates))
+        for name in infusions:
             if name not in self.inputs:
                 state = name.removeprefix(INFUSION)
                 raise ValueError(
@@ -116,7 +116,7 @@ class NONMEM(Table):
         return [name for name in self.inputs if name.startswith(INFUSION)]
 
     def read_rows(self, path: Path) -> "pandas.DataFrame":
-        """The rows of a file, with NONMEM's words as names of columns, and where each is."""
+        """Reads the rows of a file, with NONMEM's names of columns, and the place of each row."""
         import pandas as pd
 
         try:
@@ -143,34 +143,34 @@ class NONMEM(Table):
         return frame
 
     def read_sides(self, frame: "pandas.DataFrame") -> list[int]:
-        """On which side of DV the value of each row lies, -1 below, 1 above, else 0: by CENS, or by cells of DV such as
-        `<0.5` or `0.2..0.5`, which become a plain DV and LIMIT where `censored` allows them.
+        """Returns the side of DV on which each row's value lies, -1 below, 1 above, else 0: from CENS, or from cells of
+        DV such as `<0.5` or `0.2..0.5`, which become a plain DV and LIMIT if `censored` allows them.
 
         **Raises:** `ValueError` that names the row.
         """
         marks = {"0": 0, "": 0, ".": 0, "1": -1, "-1": 1}
         sides: list[int] = []
         values: list[str] = []
-        others: list[str] = []
+        limits: list[str] = []
         for _, row in frame.iterrows():
             mark, where = str(row.get("CENS", "0")).strip().removesuffix(".0"), row["where"]
             if mark not in marks:
                 raise ValueError(f"{where} has CENS {mark!r}; it is 1 (below DV), -1 (above DV) or 0 (DV itself).")
             parts = parts_of_cell(str(row["DV"])) if self.censored else [str(row["DV"])]
-            other = parts[0] if ".." in parts else str(row.get("LIMIT", ""))
-            if "CENS" not in frame and len(parts) == 1 and not is_no_number(other):
+            limit = parts[0] if ".." in parts else str(row.get("LIMIT", ""))
+            if "CENS" not in frame and len(parts) == 1 and not is_no_number(limit):
                 raise ValueError(
                     f"{where} has LIMIT, and the table has no CENS, which says that a value lies between LIMIT and DV; "
                     "add CENS: 1 where LIMIT is below DV, -1 where above, and 0 where DV is the value."
                 )
             sides.append(marks[mark] if len(parts) == 1 else 1 if parts[0][0] in ">≥" else -1)
             values.append(parts[-1])
-            others.append(other)
-        frame["DV"], frame["LIMIT"] = values, others
+            limits.append(limit)
+        frame["DV"], frame["LIMIT"] = values, limits
         return sides
 
     def state_at(self, cell: object, where: str) -> str:
-        """The state of a compartment's number or name."""
+        """Returns the state for the number or name of a compartment."""
         text = plain(str(cell))
         if text in self.compartments:
             return text
@@ -180,7 +180,7 @@ class NONMEM(Table):
         return self.compartments[int(text) - 1]
 
     def read_doses(self, rows: "pandas.DataFrame") -> Doses:
-        """The doses and resets of all rows, with additional ones, and those before a steady state."""
+        """Collects the doses and resets of all rows, including additional doses and those before a steady state."""
         doses = Doses([], {})
         for _, row in rows[rows["is_dose"]].iterrows():
             where, subject, time = str(row["where"]), str(row["subject"]), float(row["TIME"])
@@ -193,17 +193,17 @@ class NONMEM(Table):
             amount = cell_as_number(row, "AMT")
             if code == RESET or amount == 0:
                 continue
-            given = str(row["CMT"]).strip() if "CMT" in row else ""
-            cell = given if given not in ("", ".") else str(max(code // COMPARTMENT_CODE, 1))
+            compartment = str(row["CMT"]).strip() if "CMT" in row else ""
+            cell = compartment if compartment not in ("", ".") else str(max(code // COMPARTMENT_CODE, 1))
             state = self.state_at(cell, where)
-            for at in dose_times(row, time, where):
-                self.add_dose(doses, row, where, subject, state, at, amount)
+            for dose_time in dose_times(row, time, where):
+                self.add_dose(doses, row, where, subject, state, dose_time, amount)
         return doses
 
     def add_dose(
         self, doses: Doses, row: "pandas.Series", where: str, subject: str, state: str, time: float, amount: float
     ) -> None:
-        """Adds a dose: a jump, or the rate of an infusion."""
+        """Adds a dose as a jump, or as the rate of an infusion."""
         rate, duration = cell_as_number(row, "RATE"), cell_as_number(row, "DUR")
         if rate < 0:
             raise ValueError(
@@ -217,7 +217,7 @@ class NONMEM(Table):
             doses.jumps.append({"_where": where, "trajectory": subject, "time": time, "state": state, "add": amount})
 
     def read_measurements(self, rows: "pandas.DataFrame", doses: Doses) -> "pandas.DataFrame":
-        """A row for each subject and time, with a column for each state that is measured, and rates of infusions."""
+        """Returns a row per subject and time, with a column for each measured state, and rates of infusions."""
         import pandas as pd
 
         time, name = self.time or "TIME", self.trajectory or "ID"
@@ -227,47 +227,54 @@ class NONMEM(Table):
         jumps = {(str(row["trajectory"]), float(str(row["time"])), str(row["state"])) for row in doses.jumps}
         dosed: set[tuple[str, float, str]] = set()
         for _, row in rows.iterrows():
-            subject, at = str(row["subject"]), float(row["TIME"])
-            cell = table.setdefault((subject, at), {})
+            subject, time_of_row = str(row["subject"]), float(row["TIME"])
+            cell = table.setdefault((subject, time_of_row), {})
             cell.update({column: row[column] for column in extra})
             if row["is_dose"]:
-                dosed |= {jump for jump in jumps if jump[:2] == (subject, at)}
+                dosed |= {jump for jump in jumps if jump[:2] == (subject, time_of_row)}
                 continue
             if cell_as_number(row, "MDV") or cell_as_number(row, "EVID") == OTHER or np.isnan(row["DV"]):
                 continue
             state = self.measured_state(row)
             if state is None:
                 continue
-            given = dict(cell)
-            # After a dose into its state, or beside another value of the same time.
-            while (subject, at, state) in dosed or state in cell:
-                at += LATER * duration
-                cell = table.setdefault((subject, at), {column: given[column] for column in extra})
+            first_cell = dict(cell)
+            # After a dose into its state, or a second value at the same time.
+            while (subject, time_of_row, state) in dosed or state in cell:
+                time_of_row += LATER * duration
+                cell = table.setdefault((subject, time_of_row), {column: first_cell[column] for column in extra})
             cell[state] = row["DV"] if row["side"] == 0 else censored_cell(row)
         last = rows.groupby("subject")["TIME"].max()
-        moments = [(subject, at) for (subject, _), rates in doses.rates.items() for rate in rates for at in rate[:2]]
+        moments = [
+            (subject, time_of_row)
+            for (subject, _), rates in doses.rates.items()
+            for rate in rates
+            for time_of_row in rate[:2]
+        ]
         moments += [(str(event["trajectory"]), float(str(event["time"]))) for event in doses.jumps]
-        for subject, at in moments:
-            if at < last[subject]:
-                table.setdefault((subject, at), {})
+        for subject, time_of_row in moments:
+            if time_of_row < last[subject]:
+                table.setdefault((subject, time_of_row), {})
         order = {subject: number for number, subject in enumerate(dict.fromkeys(rows["subject"]))}
         keys = sorted(table, key=lambda key: (order[key[0]], key[1]))
-        made = pd.DataFrame([{name: subject, time: at, **table[subject, at]} for subject, at in keys])
+        frame = pd.DataFrame(
+            [{name: subject, time: time_of_row, **table[subject, time_of_row]} for subject, time_of_row in keys]
+        )
         for state in self.states:
-            if state not in made:
-                made[state] = np.nan  # Rows to be predicted need no measurement.
+            if state not in frame:
+                frame[state] = np.nan  # Rows to be predicted need no measurement.
         for column in extra:
-            made[column] = made.groupby(name)[column].transform(lambda values: values.ffill().bfill())
-        for column in (each for each in self.inputs if each.startswith(INFUSION)):
+            frame[column] = frame.groupby(name)[column].transform(lambda values: values.ffill().bfill())
+        for column in (name_of_input for name_of_input in self.inputs if name_of_input.startswith(INFUSION)):
             rates = [doses.rates.get((subject, column.removeprefix(INFUSION)), []) for subject, _ in keys]
-            made[column] = [
-                sum(rate for begin, end, rate in own if begin <= at < end)
-                for (_, at), own in zip(keys, rates, strict=True)
+            frame[column] = [
+                sum(rate for begin, end, rate in rates_of_subject if begin <= time_of_row < end)
+                for (_, time_of_row), rates_of_subject in zip(keys, rates, strict=True)
             ]
-        return made
+        return frame
 
     def measured_state(self, row: "pandas.Series") -> str | None:
-        """What a row measures, by its DVID, its CMT, or as the only one; None if that is not among the states."""
+        """Returns the state that a row measures, from its DVID, its CMT, or as the only one; None for other states."""
         for column, names in (("DVID", self.states), ("CMT", self.compartments)):
             text = plain(str(row[column])) if column in row else ""
             if text in ("", "."):
@@ -289,75 +296,75 @@ class NONMEM(Table):
 
 
 def plain(text: str) -> str:
-    """A name or a whole number without blanks and decimals: `1.0` is `1`."""
+    """Normalizes a name or a whole number, without blanks and decimals: `1.0` becomes `1`."""
     text = text.strip()
     return text.removesuffix(".0") if text.removesuffix(".0").isdigit() else text
 
 
 def is_no_number(text: str) -> bool:
-    """Whether a cell holds no number: a dot or nothing."""
+    """Whether a cell is missing: a dot, nothing or a word for a missing value."""
     return text.strip() in ("", ".", "NA", "NaN")
 
 
 def censored_cell(row: "pandas.Series") -> str:
-    """What a row says of a value that is known by a limit, `<0.5`, or by an interval, `0.2..0.5`.
+    """Formats a censored value as a limit, `<0.5`, or as an interval, `0.2..0.5`.
 
     **Raises:** `ValueError` that names the row, if LIMIT is on the wrong side of DV.
     """
-    side, value, other = int(row["side"]), float(row["DV"]), float(row["LIMIT"])
-    if not np.isfinite(other):
+    side, value, limit = int(row["side"]), float(row["DV"]), float(row["LIMIT"])
+    if not np.isfinite(limit):
         return f"{'<' if side < 0 else '>'}{value!r}"
-    if not side * (other - value) > 0:
+    if not side * (limit - value) > 0:
         raise ValueError(
-            f"{row['where']} has LIMIT {other:g} and DV {value:g}; LIMIT is the {'lower' if side < 0 else 'upper'} end "
+            f"{row['where']} has LIMIT {limit:g} and DV {value:g}; LIMIT is the {'lower' if side < 0 else 'upper'} end "
             f"of the interval where CENS is {-side}. Exchange them, or change the sign of CENS."
         )
-    return f"{min(value, other)!r}..{max(value, other)!r}"
+    return f"{min(value, limit)!r}..{max(value, limit)!r}"
 
 
 def read_column(frame: "pandas.DataFrame", name: str) -> list[float]:
-    """A column of numbers, in which a dot or nothing is missing.
+    """Parses a column of numbers, in which a dot or an empty cell is missing.
 
     **Raises:** `ValueError` that names the row.
     """
-    found: list[float] = []
+    numbers: list[float] = []
     for text, where in zip(frame[name], frame["where"], strict=True):
         try:
-            found.append(float("nan") if is_no_number(text) else float(text))
+            numbers.append(float("nan") if is_no_number(text) else float(text))
         except ValueError:
             is_limit = name == "DV" and len(parts_of_cell(text)) > 1
             fix = f"set data.censored=true if it is {limit_kind(text)}" if is_limit else "correct it, or write a dot"
             raise ValueError(f"{where}, column {name}: {text!r} is not a number; {fix}.") from None
-    return found
+    return numbers
 
 
 def cell_as_number(row: "pandas.Series", name: str) -> float:
-    """A number of a row; 0 where it has none."""
+    """Returns a number of a row; 0 if it is missing."""
     value = float(row[name]) if name in row else 0.0
     return 0.0 if np.isnan(value) else value
 
 
 def are_doses(frame: "pandas.DataFrame") -> list[bool]:
-    """Which rows are doses or resets: by EVID, or by an amount where there is none."""
-    found: list[bool] = []
+    """Returns which rows are doses or resets: from EVID, or from a positive amount without EVID."""
+    flags: list[bool] = []
     for _, row in frame.iterrows():
         code, amount = (row["EVID"] if "EVID" in frame else float("nan")), cell_as_number(row, "AMT")
         if np.isnan(code):
-            found.append(amount > 0)
+            flags.append(amount > 0)
         elif code in (MEASUREMENT, OTHER):
-            found.append(False)
+            flags.append(False)
         elif code in (DOSE, RESET, RESET_AND_DOSE) or (code > COMPARTMENT_CODE and code % COMPARTMENT_CODE == 1):
-            found.append(True)
+            flags.append(True)
         else:
             raise ValueError(
                 f"{row['where']} has EVID {code:g}; known are 0 (a measurement), 1 (a dose), 2 (neither), 3 (a reset), "
                 "4 (a reset with a dose), and 101, 201, ... (a dose at CMT 1, 2, ...)."
             )
-    return found
+    return flags
 
 
 def dose_times(row: "pandas.Series", time: float, where: str) -> list[float]:
-    """The times of a dose, of its additional ones, and of those before it at a steady state."""
+    """Returns the times of a dose, of its additional doses, and of the doses before a steady state."""
     interval, more, steady = cell_as_number(row, "II"), int(cell_as_number(row, "ADDL")), cell_as_number(row, "SS")
     if (more or steady) and interval <= 0:
         raise ValueError(f"{where} has ADDL or SS without II, the time between two doses; give II.")
@@ -368,14 +375,14 @@ def dose_times(row: "pandas.Series", time: float, where: str) -> list[float]:
 
 
 def structure_of(path: Path, compartments: Sequence[str]) -> NONMEM:
-    """A table of which the kinds of rows are asked, not the values."""
+    """Returns a source that reads only the kinds of rows, not the values."""
     return NONMEM(
         path=str(path), time="TIME", states=("DV",), trajectory="ID", censored=True, compartments=compartments
     )
 
 
 def guess_measured(path: Path, compartments: Sequence[str]) -> list[str]:
-    """The states that a table measures, in the order of the equations; by DVID, by CMT, or the one named DV.
+    """Guesses the states that a table measures, in the order of the equations, from DVID, CMT, or a state named DV.
 
     Without these columns, it is the last state.
     """
@@ -388,12 +395,12 @@ def guess_measured(path: Path, compartments: Sequence[str]) -> list[str]:
         names = list(dict.fromkeys(plain(text) for text in rows["DVID"]))
         return names if all(not name.isdigit() for name in names) else list(compartments[-len(names) :])
     if "CMT" in rows:
-        found = {source.state_at(cell, str(where)) for cell, where in zip(rows["CMT"], rows["where"], strict=True)}
-        return [name for name in compartments if name in found]
+        measured = {source.state_at(cell, str(where)) for cell, where in zip(rows["CMT"], rows["where"], strict=True)}
+        return [name for name in compartments if name in measured]
     return ["DV"] if "DV" in compartments else list(compartments[-1:])
 
 
 def infused_states(path: Path, compartments: Sequence[str]) -> list[str]:
-    """The states that a table has infusions into."""
+    """Returns the states with infusions in a table."""
     source = structure_of(path, compartments)
     return list(dict.fromkeys(state for _, state in source.read_doses(source.read_rows(path)).rates))

@@ -33,7 +33,7 @@ from .tables.table import list_names
 from .trajectories import check_known_values
 
 Host = Float[np.ndarray, "..."]
-# Magnitudes above this, or below its reciprocal, leave no room for arithmetic in float32.
+# Magnitudes above this, or below its reciprocal, leave too little range for float32 arithmetic.
 LARGEST_SCALED = 1e30
 UNBOUNDED: Bounds = (None, None)
 
@@ -44,13 +44,13 @@ class Scaling:
 
     **Arguments:**
 
-    - `log`: names of positive states and inputs to see on a logarithmic scale.
+    - `log`: names of positive states and inputs to treat on a logarithmic scale.
     - `bounds`: lower and upper bounds of states and inputs, by name; `None` for no bound.
-    - `affine`: whether to shift and scale states, inputs and time to order one. If not, the field sees the user's units
-      (of bounded states, their logarithm or other map to the line).
-    - `angles`: names of states that are angles, measured modulo a turn or not. Networks see their sine and cosine, and
-      errors are taken the shorter way around, in `[-turn / 2, turn / 2)`. Two measurements that follow each other must
-      be less than half a turn apart. Predictions have no jumps, and begin within half a turn of zero.
+    - `affine`: whether to shift and scale states, inputs and time to order one. If not, the vector field receives the
+      user's units (for bounded states, their logarithm or other map to the line).
+    - `angles`: names of states that are angles, measured modulo a turn or not. Networks receive their sine and cosine,
+      and errors are taken the shorter way around, in `[-turn / 2, turn / 2)`. Consecutive measurements must be less
+      than half a turn apart. Predictions have no jumps, and begin within half a turn of zero.
     - `angle_unit`: `rad` or `deg`.
     """
 
@@ -66,9 +66,9 @@ class Scaling:
             raise ValueError(f"angle_unit must be rad or deg, got {self.angle_unit!r}.")
 
     def limits(self, states: Sequence[str], inputs: Sequence[str] = ()) -> dict[str, Bounds]:
-        """Bounds by name, of states (hidden ones included) and inputs.
+        """Returns the bounds by name, for states (hidden ones included) and inputs.
 
-        **Raises:** `ValueError` that begins with the argument that names something else.
+        **Raises:** `ValueError` that begins with the argument that contains an unknown name.
         """
         check_known_values("angles", self.angles, states)
         limits = gather_bounds(self.log, self.bounds, states, inputs)
@@ -78,7 +78,7 @@ class Scaling:
         return limits
 
     def check(self, data: Dataset) -> None:
-        """Refuses values of the data that are on or beyond their bounds; bounds of hidden states have none here.
+        """Rejects values of the data on or beyond their bounds; bounds of hidden states are not checked here.
 
         **Raises:** `ValueError` that names the state or input, the trajectory and the time.
         """
@@ -89,11 +89,11 @@ class Scaling:
 
     @property
     def turns(self) -> dict[str, float]:
-        """The turn of each angle, in its unit."""
+        """Turn of each angle, in its unit."""
         return dict.fromkeys(self.angles, TURNS[self.angle_unit])
 
     def marked(self, data: Dataset) -> Dataset:
-        """The data with their angles named, and thus without jumps."""
+        """Returns the data with their angles marked, and thus unwrapped."""
         angles = {name: turn for name, turn in self.turns.items() if name in data.states}
         return dataclasses.replace(data, angles=data.angles | angles) if angles else data
 
@@ -109,12 +109,12 @@ class Scaler(eqx.Module):
     - `time_shift`, `time_scale`: scalars, in the user's unit of time.
     - `bounds`: lower and upper bound of each state, `None` for no bound. A positive state has the lower bound 0, so the
       scaler takes its logarithm.
-    - `input_bounds`: the same of each input; empty if none has any.
-    - `turns`: the turn of each state that is an angle, in its unit, None of others; empty if none is.
-    - `counted`: whether each state is counted since the row before, so that its first value in a trajectory says
-      nothing; empty if none is.
-    - `trajectories`: names of those that were fitted, where each has constants of its own: the last input is then the
-      number of the trajectory. Empty elsewhere.
+    - `input_bounds`: bounds of each input, likewise; empty if no input has any.
+    - `turns`: turn of each angle state in its unit, None for other states; empty if no state is an angle.
+    - `counted`: whether each state is a count since the previous row, so that its first value in a trajectory carries
+      no information; empty if no state is one.
+    - `trajectories`: names of the fitted trajectories if each has its own constants: the last input is then the number
+      of the trajectory. Otherwise empty.
     """
 
     state_shift: Float[AnyArray, " state"]
@@ -138,14 +138,14 @@ class Scaler(eqx.Module):
         counted: Collection[str] = (),
         trajectories: Sequence[str] = (),
     ) -> "Scaler":
-        """The scaler that brings `data` to mean 0 and standard deviation 1, with a derivative of order one.
+        """Builds the scaler that maps `data` to mean 0 and standard deviation 1, with a derivative of order one.
 
         **Arguments:**
 
-        - `data`: the training trajectories, with their angles named; other splits do not enter.
+        - `data`: the training trajectories, with their angles marked; other splits are not used.
         - `bounds`: bounds of states and inputs, by name.
         - `identity`: whether to leave all units unchanged.
-        - `counted`: names of the channels that are counted since the row before.
+        - `counted`: names of the channels that are counts since the previous row.
         - `trajectories`: see the class.
 
         **Raises:** `ValueError` if a state has a value outside its bounds, or a number is too large or too small.
@@ -185,23 +185,23 @@ class Scaler(eqx.Module):
         )
 
     def extended(self, bounds: Sequence[Bounds], turns: Turns = ()) -> "Scaler":
-        """The scaler with additional hidden states of these bounds and turns, not shifted and not scaled."""
+        """Returns the scaler with additional hidden states of these bounds and turns, not shifted and not scaled."""
         more = len(bounds)
-        own = self.turns or (None,) * len(self.bounds)
+        turns_before = self.turns or (None,) * len(self.bounds)
         return dataclasses.replace(
             self,
             state_shift=np.concatenate([host(self.state_shift), np.zeros(more)]),
             state_scale=np.concatenate([host(self.state_scale), np.ones(more)]),
             bounds=(*self.bounds, *bounds),
-            turns=(*own, *(turns or (None,) * more)) if self.turns or turns else (),
+            turns=(*turns_before, *(turns or (None,) * more)) if self.turns or turns else (),
         )
 
     def marked(self, data: Dataset) -> Dataset:
-        """Data of these channels with their angles named, and thus without jumps, and trajectories numbered.
+        """Marks the angles of the data, which unwraps them, and numbers the trajectories.
 
-        First counts are no measurements.
+        The first value of a count becomes missing.
 
-        **Raises:** `ValueError` that names a trajectory that has no number.
+        **Raises:** `ValueError` that names a trajectory without a number.
         """
         data = with_trajectory_numbers(data, self.trajectories)
         angles = {name: turn for name, turn in zip(data.states, self.turns, strict=True) if turn} if self.turns else {}
@@ -213,9 +213,9 @@ class Scaler(eqx.Module):
         return dataclasses.replace(data, ys=ys)
 
     def with_number(self, u: GivenStates) -> GivenStates:
-        """Inputs by name, in which the trajectory has its number instead of its name.
+        """Replaces the trajectory's name by its number in inputs by name.
 
-        **Raises:** `ValueError` that says how to name a trajectory, if it is asked for.
+        **Raises:** `ValueError` with an example if a trajectory is required and missing or unknown.
         """
         if not self.trajectories:
             return u
@@ -230,7 +230,7 @@ class Scaler(eqx.Module):
         return u
 
     def near(self, zs: Numbers, to: AnyArray) -> Numbers:
-        """Scaled states, shape `(..., state)`, of angles in the turn nearest to others; NumPy or JAX arrays."""
+        """Returns scaled states, shape `(..., state)`, with angles in the turn nearest to `to`; NumPy or JAX arrays."""
         return near_columns(zs, to, self.turns, self.state_scale)
 
     def check(self, data: Dataset) -> None:
@@ -257,8 +257,8 @@ class Scaler(eqx.Module):
 
     def unscale_rates(self, ys: Host, rates: Host) -> Host:
         """Scales time derivatives to the user's units, at states `ys` in user's units; NaN outside the bounds."""
-        found = rates * host(self.state_scale) / host(self.time_scale) / columns_by_name(slope, ys, self.bounds)
-        return np.where(columns_by_name(is_inside, ys, self.bounds), found, np.nan)
+        unscaled = rates * host(self.state_scale) / host(self.time_scale) / columns_by_name(slope, ys, self.bounds)
+        return np.where(columns_by_name(is_inside, ys, self.bounds), unscaled, np.nan)
 
     def scale_inputs(self, us: Host) -> Host:
         """Scales inputs from the user's units to order one; keeps shape `(..., input)`."""
@@ -274,7 +274,7 @@ def host(array: Array | np.ndarray) -> np.ndarray:
 
 
 def check_values(data: Dataset, limits: Mapping[str, Bounds], log: Sequence[str] = ()) -> None:
-    """Refuses values of states and inputs on or beyond their bounds.
+    """Rejects values of states and inputs on or beyond their bounds.
 
     **Raises:** `ValueError` that names the state or input, the trajectory and the time.
     """
@@ -311,7 +311,9 @@ def columns_by_name(
         return function(values, UNBOUNDED)
     xp: ModuleType = np if isinstance(values, np.ndarray) else jnp
     columns = [cast(Numbers, values[..., index]) for index in range(len(bounds))]
-    return cast(Numbers, xp.stack([function(*each) for each in zip(columns, bounds, strict=True)], axis=-1))
+    return cast(
+        Numbers, xp.stack([function(*pair_of_column) for pair_of_column in zip(columns, bounds, strict=True)], axis=-1)
+    )
 
 
 def gather_bounds(
@@ -320,9 +322,9 @@ def gather_bounds(
     states: Sequence[str],
     inputs: Sequence[str] = (),
 ) -> dict[str, Bounds]:
-    """Bounds by name, from the names of positive states and inputs, and from (lower, upper) pairs.
+    """Returns bounds by name, from the names of positive states and inputs, and from (lower, upper) pairs.
 
-    **Raises:** `ValueError` if a name is neither a state nor an input or is given twice, or a value is not a pair.
+    **Raises:** `ValueError` if a name is neither a state nor an input or appears twice, or a value is not a pair.
     """
     for key, names in (("log", log), ("bounds", bounds)):
         check_known_values(key, names, (*states, *inputs), "a state or an input" if inputs else "a state")
@@ -338,7 +340,7 @@ def gather_bounds(
 
 
 def around_means(rows: Float[np.ndarray, "row state"], turns: Turns) -> Float[np.ndarray, "row state"]:
-    """Rows whose angles are within half a turn of their mean direction."""
+    """Moves angles to within half a turn of their mean direction."""
     rows = rows.copy()
     for index, turn in enumerate(turns):
         known = np.isfinite(rows[:, index])
@@ -347,7 +349,7 @@ def around_means(rows: Float[np.ndarray, "row state"], turns: Turns) -> Float[np
 
 
 def mean_and_deviation(rows: Host) -> tuple[Host, Host]:
-    """Mean and standard deviation of each column over its finite values; the deviation is 1 where nothing varies."""
+    """Computes the mean and standard deviation of each column's finite values; the deviation of constants is 1."""
     known = np.isfinite(rows)
     count = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, rows, 0.0).sum(axis=0) / count
@@ -357,9 +359,10 @@ def mean_and_deviation(rows: Host) -> tuple[Host, Host]:
 
 
 def characteristic_time(ts: Host, zs: Host) -> float:
-    """The lag over which scaled states change by one standard deviation (root mean square over channels).
+    """Computes the lag over which scaled states change by one standard deviation (root mean square over channels).
 
-    In this unit the derivative is of order one. Unlike a finite difference, an increment over a lag does not amplify
+    In this unit, the derivative is of order one. Unlike finite differences, increments over a lag do not amplify
+    measurement noise.
     measurement noise.
 
     **Arguments:**
@@ -368,7 +371,7 @@ def characteristic_time(ts: Host, zs: Host) -> float:
     - `zs`: states with mean 0 and standard deviation 1, shape `(trajectory, time, state)`, NaN where unknown.
     """
     span = float((ts.max(axis=1) - ts.min(axis=1)).max()) or 1.0
-    lags, moved = [0.0], [0.0]
+    lags, changes = [0.0], [0.0]
     for rows in np.unique(np.geomspace(1, max(ts.shape[1] - 1, 1), 40).astype(int)):
         lag = ts[:, rows:] - ts[:, :-rows]
         step = zs[:, rows:] - zs[:, :-rows]
@@ -376,9 +379,9 @@ def characteristic_time(ts: Host, zs: Host) -> float:
         if not known.any():
             continue
         lags.append(float(lag[known.any(axis=-1)].mean()))
-        moved.append(float(np.sqrt((step[known] ** 2).mean())))
-        if moved[-1] >= 1.0:
-            return float(np.interp(1.0, moved[-2:], lags[-2:]))
+        changes.append(float(np.sqrt((step[known] ** 2).mean())))
+        if changes[-1] >= 1.0:
+            return float(np.interp(1.0, changes[-2:], lags[-2:]))
     return span
 
 

@@ -1,4 +1,4 @@
-"""The data of a run: read from files, with events and optional noise, and split."""
+"""The data of a run: read from files, with events and optional noise, and split into parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ class Table:
     **Arguments:**
 
     - `path`: a file, a list of files, or a glob.
-    - `time`, `states`, `inputs`: names of columns; `inputs` may be empty.
+    - `time`, `states`, `inputs`: names of columns; `inputs` can be empty.
     - `step`: time between two rows, in place of `time`.
     - `covariates`: inputs that are constant within a trajectory: names of columns, or numbers by name and trajectory,
       where `default` applies to all others.
@@ -49,25 +49,25 @@ class Table:
     - `test_path`: files for the final score only; `path` then provides no test data.
     - `time_unit`: unit to convert timestamps to: `s`, `min`, `h` or `d`; chosen by their spacing if null.
     - `day_first`: whether 01.03.2024 is a day in March (or in January).
-    - `rename`: columns by the names that they have here, such as `{V: "Voltage (V)"}`, for names that equations can't
-      have.
+    - `rename`: original column names by the new names used here, such as `{V: "Voltage (V)"}`, for names that equations
+      can't contain.
     - `units`: unit of a column, by name.
-    - `log`: positive states and inputs to see on a logarithmic scale.
+    - `log`: positive states and inputs to treat on a logarithmic scale.
     - `bounds`: lower and upper bounds of states and inputs, by name; null for no bound.
     - `angles`: states that are angles, in `angle_unit` (`rad` or `deg`); see `Scaling`.
-    - `scale`: whether to scale states, inputs and time to order one for the field.
-    - `noise`: Gaussian noise to add to the states, relative to each state's standard deviation, for trials.
+    - `scale`: whether to scale states, inputs and time to order one for the vector field.
+    - `noise`: Gaussian noise to add to the states for trials, relative to each state's standard deviation.
     - `noise_seed`: seed of that noise.
     - `split`: how to split the data.
     - `sigma`: standard deviation of the measurements, as in `Dataset.from_file`.
-    - `censored`: whether states may be limits, such as `<0.5`, or intervals, as in `Dataset.from_file`.
+    - `censored`: whether states can be limits, such as `<0.5`, or intervals, as in `Dataset.from_file`.
     - `events`: doses, resets and switches: a file with the columns of the time, of the trajectory (if there are
       several), `state`, and `add`, `set` or `multiply`; or a list of such rows, as in `with_events`.
-    - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
-    - `time_of_day`: the column of times of day, if that of times holds dates alone.
-    - `occasion`: column that tells several records of a subject apart, which `trajectory` names.
-    - `header`, `first_row`, `decimal`, `missing`, `sheet`, `time_format`, `input_gaps`, `repeats`, `row_order`: how the
-      table is written, as in `Dataset.from_file`; recognised if not given.
+    - `max_bytes`: memory that one file can take once it is unpacked, where text counts fourfold [bytes].
+    - `time_of_day`: column of times of day, if the `time` column holds only dates.
+    - `occasion`: column that separates the records of one subject; `trajectory` names the subject.
+    - `header`, `first_row`, `decimal`, `missing`, `sheet`, `time_format`, `input_gaps`, `repeats`, `row_order`: layout
+      of the table, as in `Dataset.from_file`; detected by default.
 
     **Raises:** `ValueError` if a number is out of range, `path` is missing, or roles of columns contradict each other.
     """
@@ -125,7 +125,7 @@ class Table:
 
     @property
     def roles(self) -> Roles:
-        """The role of each column."""
+        """Role of each column."""
         return make_roles(
             time=self.time,
             states=with_columns(self.states, self.sigma_columns),
@@ -143,7 +143,7 @@ class Table:
 
     @property
     def reading(self) -> ReadingOptions:
-        """How the table is written, where that is not recognised."""
+        """User-specified layout of the table, which overrides detection."""
         return ReadingOptions(
             header=self.header,
             first_row=self.first_row,
@@ -158,17 +158,17 @@ class Table:
 
     @property
     def sigma_columns(self) -> tuple[str, ...]:
-        """The columns of standard deviations."""
+        """Columns of standard deviations."""
         return sigma_columns(self.sigma, self.states, by_row=self.observable is None, is_wide=bool(self.series))
 
     @property
     def scaling(self) -> Scaling:
-        """How states, inputs and time are scaled."""
+        """Scaling of states, inputs and time."""
         return Scaling(self.log, self.bounds, self.scale, self.angles, self.angle_unit)
 
     @property
     def covariate_numbers(self) -> dict[str, dict[str, float]]:
-        """The covariates given as numbers, by name and trajectory."""
+        """Numeric covariates, by name and trajectory."""
         return as_numbers(self.covariates or ())
 
     def load(self) -> Splits:
@@ -176,7 +176,7 @@ class Table:
         return self.load_and_tell()[0]
 
     def load_and_tell(self) -> tuple[Splits, list[str]]:
-        """`load`, and sentences on what was chosen: the unit of timestamps, and how the data are split."""
+        """Loads the data, and describes automatic choices: the unit of timestamps, and the split."""
         data = self.read(self.path)
         check_rows(data)
         unit = None if data.dates is None else data.dates.unit
@@ -192,9 +192,9 @@ class Table:
         return parts, [*notes, f"split: {split.how(data).reason}: {count_trajectories(parts)}"]
 
     def read(self, path: str | Sequence[str], unit: str | None = None) -> Dataset:
-        """Reads other files with the same columns; `covariates` may name trajectories that they do not contain.
+        """Reads other files with the same columns; `covariates` can name trajectories that they do not contain.
 
-        **Arguments:** `unit`: of times that are timestamps, if `time_unit` says nothing.
+        **Arguments:** `unit`: unit of timestamps if `time_unit` is None.
         """
         limits = (self.day_first, self.max_bytes)
         dated = unit is not None
@@ -219,7 +219,7 @@ class Table:
 
     @property
     def event_rows(self) -> list[dict[str, object]]:
-        """The events as they are written."""
+        """Events as written by the user."""
         return read_events(self.events, self.trajectory, self.max_bytes)
 
 
@@ -242,9 +242,9 @@ def check_rename(rename: Mapping[str, str], roles: Roles) -> None:
 
 
 def tell_time(data: Dataset, *, chosen: bool) -> list[str]:
-    """A sentence on times that are dates, or may be.
+    """Describes times that are dates, or look like dates.
 
-    **Arguments:** `chosen`: whether their unit was chosen by their spacing.
+    **Arguments:** `chosen`: whether their unit was selected from their spacing.
     """
     import pandas as pd
 
@@ -257,9 +257,9 @@ def tell_time(data: Dataset, *, chosen: bool) -> list[str]:
 
 
 def check_rows(data: Dataset) -> None:
-    """Refuses data without two rows that follow one another.
+    """Rejects data without two consecutive rows.
 
-    **Raises:** `ValueError` that says what to do.
+    **Raises:** `ValueError` with a remedy.
     """
     if data.lengths.max() < 2:
         count = len(data.trajectories)
@@ -269,12 +269,12 @@ def check_rows(data: Dataset) -> None:
 
 
 def counted_in(data: Dataset, unit: str) -> Dataset:
-    """Data whose times come from timestamps or times of day, with times in another unit; others as they are."""
-    own = data.units.get(data.time) if data.dates is None else data.dates.unit
+    """Converts times from timestamps or times of day to another unit; leaves others unchanged."""
+    current = data.units.get(data.time) if data.dates is None else data.dates.unit
     is_written = data.dates is not None or any(note.startswith("time: ") for note in data.notes)
-    if own not in SECONDS or not is_written:
+    if current not in SECONDS or not is_written:
         return data
-    factor = SECONDS[own] / SECONDS[unit]
+    factor = SECONDS[current] / SECONDS[unit]
     return replace(
         data,
         ts=data.ts if factor == 1 else data.ts * factor,
@@ -294,13 +294,13 @@ def add_noise(data: Dataset, noise: float, seed: int) -> Dataset:
 def read_events(
     given: str | Sequence[Mapping[str, object]] | None, trajectory: str | None, max_bytes: float
 ) -> list[dict[str, object]]:
-    """Events as rows, whose trajectory has the key `trajectory`.
+    """Returns events as rows, with the trajectory under the key `trajectory`.
 
     **Arguments:**
 
-    - `given`: a file of text with a line of column names, or the rows themselves.
-    - `trajectory`: the name of the column of trajectories.
-    - `max_bytes`: memory that the file may take.
+    - `given`: a text file with a line of column names, or the rows themselves.
+    - `trajectory`: name of the trajectory column.
+    - `max_bytes`: memory that the file can take.
 
     **Raises:** `FileNotFoundError`, or `ValueError` if the file can't be read as a table.
     """
@@ -328,26 +328,26 @@ def of_file(path: Path, max_bytes: float) -> list[dict[str, object]]:
 
 
 def of_trajectories(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[Mapping[str, object]]:
-    """The events of these trajectories, and of all."""
+    """Returns the events of these trajectories and the events of all trajectories."""
     return [row for row in rows if row.get("trajectory") in (None, "") or str(row["trajectory"]) in names]
 
 
 def check_trajectories_of(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> None:
-    """Refuses events of trajectories that no file has."""
-    left = [row for row in rows if row not in of_trajectories(rows, names)]
-    if left:
+    """Rejects events whose trajectory is in no file."""
+    unknown = [row for row in rows if row not in of_trajectories(rows, names)]
+    if unknown:
         raise ValueError(
-            f"{left[0].get(WHERE, 'data.events')} is of trajectory {left[0]['trajectory']!r}, which the data do not "
-            f"have; they have {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+            f"{unknown[0].get(WHERE, 'data.events')} is of trajectory {unknown[0]['trajectory']!r}, which the data do "
+            f"not have; they have {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
         )
 
 
-# Events as close to a row as this share of a trajectory's duration are at the row.
+# Maximum distance between an event and its row, as a fraction of a trajectory's duration.
 CLOSE = 1e-9
 
 
 def with_events(data: Dataset, events: "pandas.DataFrame | Sequence[Mapping[str, object]]") -> Dataset:
-    """The data with doses, resets and switches: states that jump at known times.
+    """Adds doses, resets and switches to data: states that jump at known times.
 
     ```python
     data = node_fit.with_events(data, [{"time": 8, "state": "gut", "add": 100, "trajectory": "A"}])
@@ -356,53 +356,53 @@ def with_events(data: Dataset, events: "pandas.DataFrame | Sequence[Mapping[str,
     **Arguments:**
 
     - `data`: the measurements.
-    - `events`: a `pandas.DataFrame` or a list of dicts, a row for each event: `time` (or the name of the data's time);
+    - `events`: a `pandas.DataFrame` or a list of dicts, one row per event: `time` (or the name of the data's time);
       `state`, measured or hidden; one of `add`, `set` and `multiply`, with a value in the state's unit or a factor; and
-      `trajectory`, the name of the one in which it happens, or nothing for all. Events at one time apply in order.
+      `trajectory`, the name of the affected trajectory, or nothing for all. Simultaneous events apply in order.
 
-    **Returns:** data with a row at each event. Where none was measured, states are missing, and inputs are
-    interpolated, or held if they look like it. What is measured at an event's own time comes before it. Events after
-    the last row of a trajectory are left out.
+    **Returns:** data with a row at each event. In added rows, states are missing, and inputs are interpolated, or held
+    if they look piecewise constant. A measurement at an event's time precedes the event. Events after the last row of a
+    trajectory are left out.
 
-    **Raises:** `ValueError` that names the event, or if the data have events already.
+    **Raises:** `ValueError` that names the event, or if the data already have events.
     """
     if data.events is not None:
         raise ValueError("the data have events already; give all of them at once.")
-    found = parse_events(events_as_rows(events, data), data.trajectories)
-    for event in found:
+    parsed = parse_events(events_as_rows(events, data), data.trajectories)
+    for event in parsed:
         first = data.ts[event.trajectory, 0]
         if event.time < first:
             raise ValueError(
                 f"{event.where}, at {event.time:g}, comes before the first row of trajectory "
                 f"{data.trajectories[event.trajectory]!r}, at {first:g}; add a row there, its states may be empty."
             )
-    return with_jumps(with_rows(data, found), found)
+    return with_jumps(with_rows(data, parsed), parsed)
 
 
 def events_as_rows(events: object, data: Dataset) -> list[dict[str, object]]:
-    """Events as mappings with the keys `time`, a number, and `trajectory`."""
+    """Returns events as mappings with the keys `time`, a number, and `trajectory`."""
     if hasattr(events, "to_dict"):
         events = cast("pandas.DataFrame", events).to_dict("records")
-    given = [each for each in events if is_mapping(each)] if is_sequence(events) else []
-    if not is_sequence(events) or len(given) < len(events):
+    mappings = [mapping for mapping in events if is_mapping(mapping)] if is_sequence(events) else []
+    if not is_sequence(events) or len(mappings) < len(events):
         raise ValueError(
             "events must be a pandas.DataFrame, or a list of dicts such as {'time': 8, 'state': 'gut', 'add': 100}, "
             f"got {events!r:.60}."
         )
-    rows = [{str(key): value for key, value in each.items()} for each in given]
+    rows = [{str(key): value for key, value in mapping.items()} for mapping in mappings]
     for number, row in enumerate(rows):
         if data.time != "time" and data.time in row:
             row["time"] = row.pop(data.time)
-        own = row.get("trajectory")
-        if isinstance(own, float) and own.is_integer():  # a column of numbers with empty cells
-            row["trajectory"] = int(own)
+        trajectory = row.get("trajectory")
+        if isinstance(trajectory, float) and trajectory.is_integer():  # a column of numbers with empty cells
+            row["trajectory"] = int(trajectory)
         if data.dates is not None:
             row["time"] = since(row.get("time"), data, row.get("trajectory"), row.get(WHERE, f"event {number + 1}"))
     return rows
 
 
 def since(time: object, data: Dataset, trajectory: object, where: object) -> object:
-    """The time of a timestamp, as the data count it; a number as it is."""
+    """Converts a timestamp to the time of the data; returns numbers unchanged."""
     import pandas as pd
 
     if isinstance(time, int | float):
@@ -426,7 +426,7 @@ def since(time: object, data: Dataset, trajectory: object, where: object) -> obj
 
 
 def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
-    """The data with a row at the time of each event."""
+    """Adds a row at the time of each event."""
     held = data.has_held_inputs
     parts = [one_with_rows(data, index, held, events) for index in range(len(data.trajectories))]
     lengths = np.array([len(part["ts"]) for part in parts])
@@ -449,9 +449,11 @@ def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
 
 
 def with_times(data: Dataset, times: Sequence[Float[np.ndarray, " time"]]) -> Dataset:
-    """The data with rows at further times of each trajectory, before its last row, at which nothing was measured."""
+    """Adds rows without measurements at further times of each trajectory, before its last row."""
     added = [
-        KnownEvent("", index, float(time), "", 1.0, 0.0) for index, each in enumerate(times) for time in np.unique(each)
+        KnownEvent("", index, float(time), "", 1.0, 0.0)
+        for index, row_times in enumerate(times)
+        for time in np.unique(row_times)
     ]
     wide = with_rows(replace(data, events=None), added)
     if data.events is None:
@@ -465,7 +467,7 @@ def with_times(data: Dataset, times: Sequence[Float[np.ndarray, " time"]]) -> Da
 
 
 def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownEvent]) -> dict[str, np.ndarray]:
-    """The arrays of one trajectory, without padding, with a row at each of its events."""
+    """Returns the arrays of one trajectory, without padding, with a row at each of its events."""
     length = int(data.lengths[index])
     ts, us = data.ts[index, :length], data.us[index, :length]
     times = np.array([event.time for event in events if event.trajectory == index and event.time < ts[-1]])
@@ -497,7 +499,7 @@ def close(ts: Float[np.ndarray, " time"]) -> float:
 
 
 def with_jumps(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
-    """The data with the jumps of events, for each of which there is a row."""
+    """Adds the jumps of events, which all have a row in the data."""
     states = tuple(dict.fromkeys(event.state for event in events))
     factor = np.ones((*data.ts.shape, len(states)))
     shift = np.zeros_like(factor)
@@ -506,6 +508,6 @@ def with_jumps(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
         ts = data.ts[event.trajectory, :length]
         row = int(np.abs(ts - event.time).argmin())
         if abs(ts[row] - event.time) <= close(ts):
-            at = (event.trajectory, row, states.index(event.state))
-            factor[at], shift[at] = event.factor * factor[at], event.factor * shift[at] + event.shift
+            index = (event.trajectory, row, states.index(event.state))
+            factor[index], shift[index] = event.factor * factor[index], event.factor * shift[index] + event.shift
     return replace(data, events=Events(states, factor, shift))

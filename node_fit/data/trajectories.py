@@ -1,6 +1,6 @@
-"""Measured trajectories as padded, named arrays, with the rules that they obey.
+"""Measured trajectories as padded, named arrays, with consistency checks.
 
-What makes such arrays from series of different lengths is here too.
+Helpers that build such arrays from series of different lengths are here too.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,51 +23,51 @@ from .tables.times import Dates
 if TYPE_CHECKING:
     import pandas
 
-# A kind of trajectories, of which a part is too: in the class itself.
+# Type of the trajectories in methods that return the same type.
 Own = TypeVar("Own", bound="Trajectories")
-# The column of a data frame that names the trajectory.
+# Column of a data frame that names the trajectory.
 TRAJECTORY = "trajectory"
 
 
 def is_several(arrays: ArrayLike) -> TypeGuard[Sequence[ArrayLike]]:
-    """Whether these are arrays or numbers in a list, and no array."""
+    """Whether this is a list or tuple of arrays or numbers, not an array."""
     return isinstance(arrays, list | tuple)
 
 
 def as_series(arrays: ArrayLike, rank: int, name: str) -> list[np.ndarray]:
-    """A list of float64 arrays of the given rank, from one array, a stacked array, or a list."""
+    """Returns a list of float64 arrays of the given rank, from one array, a stacked array, or a list."""
     if is_several(arrays) and arrays and np.ndim(arrays[0]) == rank:
         series = [np.asarray(a, dtype=np.float64) for a in arrays]
     else:
-        whole = np.asarray(arrays, dtype=np.float64)
-        if whole.ndim == rank:
-            series = [whole]
-        elif whole.ndim == rank + 1:
-            series = list(whole)
+        array = np.asarray(arrays, dtype=np.float64)
+        if array.ndim == rank:
+            series = [array]
+        elif array.ndim == rank + 1:
+            series = list(array)
         else:
-            raise ValueError(f"{name} must have {rank} or {rank + 1} dimensions, got shape {whole.shape}.")
+            raise ValueError(f"{name} must have {rank} or {rank + 1} dimensions, got shape {array.shape}.")
     if not series or any(len(a) == 0 for a in series):
         raise ValueError(f"{name} holds no rows; every trajectory needs at least one.")
     return series
 
 
 def with_column(arrays: ArrayLike, ts: ArrayLike) -> ArrayLike:
-    """Adds the axis of a single column to arrays that lack it; returns others unchanged.
+    """Adds a column axis to arrays that lack it; returns others unchanged.
 
-    They are one array `(time,)`, or one for each trajectory, with the shapes of the grids in `ts`.
+    Such arrays are one array `(time,)`, or one per trajectory, with the shapes of the grids in `ts`.
     """
     rank = rank_of(arrays)
     if rank == 1:
         return np.asarray(arrays, np.float64)[:, None]
     if rank == 2 and rank_of(ts) == 2:
         series, grids = cast(Iterable[ArrayLike], arrays), cast(Iterable[ArrayLike], ts)
-        if [np.shape(each) for each in series] == [np.shape(t) for t in grids]:
-            return [np.asarray(each, np.float64)[:, None] for each in series]
+        if [np.shape(column) for column in series] == [np.shape(t) for t in grids]:
+            return [np.asarray(column, np.float64)[:, None] for column in series]
     return arrays
 
 
 def rank_of(arrays: ArrayLike) -> int:
-    """The number of axes of an array, or of a list of arrays that may differ in length."""
+    """Returns the number of axes of an array, or of a list of arrays that can differ in length."""
     if is_several(arrays):
         return 1 + (np.ndim(arrays[0]) if arrays else 0)
     return np.ndim(arrays)
@@ -89,36 +89,36 @@ def check_shapes(ts: list[np.ndarray], ys: list[np.ndarray], us: list[np.ndarray
 
 def pad(series: list[np.ndarray], length: int, fill: float | None) -> np.ndarray:
     """Pads arrays to a common length with `fill`, or with copies of their last rows if it is `None`."""
-    whole = np.empty((len(series), length, *series[0].shape[1:]))
-    for row, array in zip(whole, series, strict=True):
+    padded = np.empty((len(series), length, *series[0].shape[1:]))
+    for row, array in zip(padded, series, strict=True):
         row[: len(array)] = array
         row[len(array) :] = array[-1] if fill is None else fill
-    return whole
+    return padded
 
 
 def as_deviations(sigma: ArrayLike, ys: np.ndarray) -> np.ndarray:
-    """Standard deviations in the shape of the padded states `ys`, from a number, one a state, or the form of `ys`."""
+    """Returns standard deviations in the shape of the padded `ys`, from a number, one per state, or like `ys`."""
     if is_several(sigma) and sigma and np.ndim(sigma[0]) == 2:
-        return pad([np.asarray(each, np.float64) for each in sigma], ys.shape[1], 1.0)
-    given = np.asarray(sigma, np.float64)
+        return pad([np.asarray(part, np.float64) for part in sigma], ys.shape[1], 1.0)
+    deviations = np.asarray(sigma, np.float64)
     try:
-        return np.broadcast_to(given, ys.shape)
+        return np.broadcast_to(deviations, ys.shape)
     except ValueError:
         raise ValueError(
-            f"sigma has shape {given.shape}; pass a number, {ys.shape[2]} numbers, or the shape of ys, {ys.shape}."
+            f"sigma has shape {deviations.shape}; pass a number, {ys.shape[2]} numbers, or the shape of ys, {ys.shape}."
         ) from None
 
 
 def as_frame(
     data: "Trajectories", ts: np.ndarray, columns: Mapping[str, np.ndarray], at: np.ndarray
 ) -> "pandas.DataFrame":
-    """A `pandas.DataFrame` with a row for each time of each trajectory; times are timestamps if the data have dates.
+    """Builds a `pandas.DataFrame` with a row per time of each trajectory; times are timestamps if the data have dates.
 
     **Arguments:**
 
     - `data`: the dataset that names the trajectories and the time.
     - `ts`, `columns`: times, and columns by their names, of shape `(trajectory, time)`.
-    - `at`: the rows to take, of that shape too.
+    - `at`: mask of the rows to include, of the same shape.
 
     **Raises:** `ValueError` if two columns have the same name.
     """
@@ -133,7 +133,7 @@ def as_frame(
 
 
 def columns_of(names: Sequence[str], values: np.ndarray, end: str = "") -> dict[str, np.ndarray]:
-    """The columns of an array by their names, each followed by `end`."""
+    """Returns the columns of an array by name, with `end` appended to each name."""
     return {f"{name}{end}": values[..., column] for column, name in enumerate(names)}
 
 
@@ -153,9 +153,9 @@ def check_names(data: "Trajectories") -> None:
 
 
 def check_known_values(key: str, names: Iterable[object], known: Sequence[str], what: str = "a state") -> None:
-    """Refuses a name that is not among the known ones.
+    """Rejects names that are not in `known`.
 
-    **Arguments:** `key`: which names it; `what`: what it should name.
+    **Arguments:** `key`: argument that contains the names; `what`: kind of object that a name must refer to.
 
     **Raises:** `ValueError` that suggests the nearest name.
     """
@@ -167,11 +167,11 @@ def check_known_values(key: str, names: Iterable[object], known: Sequence[str], 
 
 
 def invalid_trajectories(data: "Trajectories") -> list[int]:
-    """Indices of trajectories that break a rule of `Dataset`."""
+    """Returns the indices of trajectories that break a rule of `Dataset`."""
     valid = data.valid
-    both = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
-    off = valid & ~(np.isfinite(data.ts) & np.isfinite(data.us).all(axis=2) & ~np.isinf(data.ys).any(axis=2))
-    return np.flatnonzero(off.any(axis=1) | both.any(axis=1)).tolist()
+    is_not_increasing = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
+    is_invalid = valid & ~(np.isfinite(data.ts) & np.isfinite(data.us).all(axis=2) & ~np.isinf(data.ys).any(axis=2))
+    return np.flatnonzero(is_invalid.any(axis=1) | is_not_increasing.any(axis=1)).tolist()
 
 
 def check_trajectory(data: "Trajectories", row: int, name: str) -> None:
@@ -183,58 +183,59 @@ def check_trajectory(data: "Trajectories", row: int, name: str) -> None:
         )
     steps = np.diff(t)
     if (steps <= 0).any():
-        at = first_true(steps <= 0) + 1
-        fault = "repeats" if t[at] == t[at - 1] else f"goes back from {t[at - 1]:g} to"
+        place = first_true(steps <= 0) + 1
+        fault = "repeats" if t[place] == t[place - 1] else f"goes back from {t[place - 1]:g} to"
         raise ValueError(
-            f"{data.time} must increase strictly; trajectory {name!r} {fault} {t[at]:g} at row {at}. "
+            f"{data.time} must increase strictly; trajectory {name!r} {fault} {t[place]:g} at row {place}. "
             "Sort the rows, and remove or average the duplicates."
         )
     if not np.isfinite(u).all():
-        at, channel = np.argwhere(~np.isfinite(u))[0]
+        place, channel = np.argwhere(~np.isfinite(u))[0]
         raise ValueError(
-            f"inputs must be known at every time; trajectory {name!r} lacks {data.inputs[channel]!r} at row {at}. "
+            f"inputs must be known at every time; trajectory {name!r} lacks {data.inputs[channel]!r} at row {place}. "
             "Fill it, or remove the row."
         )
     if np.isinf(data.ys[row, :length]).any():
-        at, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
+        place, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
         raise ValueError(
-            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if unknown."
+            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {place}; "
+            "leave it empty if unknown."
         )
 
 
 def padded_like(
     ys: np.ndarray, given: ArrayLike, ts: ArrayLike, lengths: np.ndarray, name: str, fill: float
 ) -> np.ndarray:
-    """Numbers that belong to values, such as marks, in the shape of the padded states."""
+    """Pads per-value numbers, such as marks, to the shape of the padded states."""
     series = as_series(with_column(given, ts), rank=2, name=name)
-    if len(series) != len(ys) or any(len(each) != length for each, length in zip(series, lengths, strict=True)):
+    if len(series) != len(ys) or any(len(part) != length for part, length in zip(series, lengths, strict=True)):
         raise ValueError(f"{name} must have the form of ys, a number for each value.")
     return pad(series, int(ys.shape[1]), fill)
 
 
 def finite_ends(other_end: np.ndarray) -> np.ndarray | None:
-    """Other ends of intervals, NaN where there is none; None if there is none anywhere."""
+    """Returns the other ends of intervals, NaN for values without one; None if all are missing."""
     is_end = np.isfinite(other_end)
     return np.where(is_end, other_end, np.nan) if is_end.any() else None
 
 
 def check_sigma(data: "Trajectories") -> None:
-    """Refuses standard deviations that are not positive numbers where something was measured."""
+    """Rejects standard deviations that are not positive numbers at measured values."""
     if data.sigma is None:
         return
     if data.sigma.shape != data.ys.shape:
         raise ValueError(f"sigma has shape {data.sigma.shape}, but the states have {data.ys.shape}.")
     wrong = np.argwhere(np.isfinite(data.ys) & ~(np.isfinite(data.sigma) & (data.sigma > 0)))
     if len(wrong):
-        row, at, channel = wrong[0]
+        row, time, channel = wrong[0]
         raise ValueError(
             f"sigma must be positive where a state was measured; that of {data.states[channel]!r} in trajectory "
-            f"{data.trajectories[row]!r} is {data.sigma[row, at, channel]:g} at row {at}."
+            f"{data.trajectories[row]!r} is {data.sigma[row, time, channel]:g} at row {time}."
         )
 
 
 def check_censored(data: "Trajectories") -> None:
-    """Refuses marks of censored values in another shape than the values, or other than -1, 0 and 1."""
+    """Rejects censoring marks that differ in shape from the values, or are not -1, 0 or 1."""
     if data.censored is None:
         return
     if data.censored.shape != data.ys.shape:
@@ -244,19 +245,19 @@ def check_censored(data: "Trajectories") -> None:
 
 
 def check_other_end(data: "Trajectories") -> None:
-    """Refuses other ends of intervals that do not lie where the marks of censored values say."""
+    """Rejects other ends of intervals on the wrong side of their censored values."""
     if data.other_end is None:
         return
     if data.censored is None or data.other_end.shape != data.ys.shape:
         raise ValueError("other_end needs censored beside it, both in the form of ys: -1 where a value is below that.")
     wrong = np.argwhere(data.censored * (data.other_end - data.ys) <= 0)
     if len(wrong):
-        row, at, channel = wrong[0]
+        row, time, channel = wrong[0]
         raise ValueError(
             f"other_end of {data.states[channel]!r} in trajectory {data.trajectories[row]!r} is "
-            f"{data.other_end[row, at, channel]:g} at row {at}, and the value {data.ys[row, at, channel]:g} with the "
-            f"mark {data.censored[row, at, channel]}; it is less than the value where censored is -1, more where it is "
-            "1, and NaN elsewhere."
+            f"{data.other_end[row, time, channel]:g} at row {time}, and the value {data.ys[row, time, channel]:g} with "
+            f"the mark {data.censored[row, time, channel]}; it is less than the value where censored is -1, more where "
+            "it is 1, and NaN elsewhere."
         )
 
 
@@ -277,7 +278,7 @@ Inputs = Float[np.ndarray, "trajectory time input"]
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Measured states and inputs over time, as padded arrays; `Dataset`, which has the same fields, describes them."""
+    """Measured states and inputs over time, as padded arrays; see `Dataset` for the fields."""
 
     ts: Times
     ys: Values
@@ -340,17 +341,17 @@ class Trajectories:
         **Arguments:**
 
         - `ts`: times: one grid `(time,)` for all trajectories, `(trajectory, time)`, or a list of `(time,)` arrays.
-        - `ys`: states: `(time, state)`, `(trajectory, time, state)`, or a list of `(time, state)` arrays; of a single
+        - `ys`: states: `(time, state)`, `(trajectory, time, state)`, or a list of `(time, state)` arrays; for a single
           state also without the last axis, in the form of `ts`. NaN is missing.
-        - `us`: inputs, in the form of `ys`; omit it if there are none.
+        - `us`: inputs, in the form of `ys`; omit them for a system without inputs.
         - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
         - `time`, `units`: name of the time, and units of channels by name.
         - `angles`: states that are angles, each with its turn.
         - `sigma`: standard deviations of the measurements: a number, `(state,)`, or in the form of `ys`; or a formula,
-          or one by state, as of `Dataset.from_file`.
-        - `censored`: in the form of `ys`, -1 where the value is below what is written, 1 where it is above, else 0.
-        - `other_end`: in the form of `ys`, the other end of the interval in which a censored value lies; NaN or
-          infinite where there is none.
+          or one per state, as in `Dataset.from_file`.
+        - `censored`: in the form of `ys`, -1 if the value is below that in `ys`, 1 if it is above, else 0.
+        - `other_end`: in the form of `ys`, the other end of the interval that contains a censored value; NaN or
+          infinite without one.
 
         **Raises:** `ValueError` with the shapes if they do not match.
         """
@@ -396,9 +397,9 @@ class Trajectories:
         )
 
     def to_frame(self) -> "pandas.DataFrame":
-        """A `pandas.DataFrame` with the columns `trajectory`, the time, states and inputs, and a row for each time.
+        """Returns a `pandas.DataFrame` with the columns `trajectory`, the time, states and inputs, and a row per time.
 
-        `Dataset.from_frame(frame, time=..., states=..., inputs=..., trajectory="trajectory")` reads it.
+        `Dataset.from_frame(frame, time=..., states=..., inputs=..., trajectory="trajectory")` reads it back.
         """
         columns = columns_of(self.states, self.ys) | columns_of(self.inputs, self.us)
         return as_frame(self, self.ts, columns, self.valid)
@@ -408,39 +409,39 @@ class Trajectories:
         return len(self.trajectories)
 
     def __getitem__(self: Own, which: int | np.integer | str | slice | Sequence[int] | np.ndarray) -> Own:
-        """Some trajectories: `data[0]`, `data[:3]`, `data["A"]`, or by a list of numbers or a mask."""
+        """Selects trajectories: `data[0]`, `data[:3]`, `data["A"]`, or by a list of indices or a mask."""
         if isinstance(which, str) and which not in self.trajectories:
             raise KeyError(f"no trajectory is named {which!r}; they are {', '.join(self.trajectories):.200}")
         index = self.trajectories.index(which) if isinstance(which, str) else which
-        found = np.atleast_1d(np.arange(len(self))[index])
-        if found.size == 0:
+        rows = np.atleast_1d(np.arange(len(self))[index])
+        if rows.size == 0:
             raise IndexError(f"{which!r:.60} takes none of the {len(self)} trajectories.")
-        return self.select(found)
+        return self.select(rows)
 
     @property
     def turns(self) -> Turns:
-        """The turn of each state that is an angle, None of others; empty if none is."""
+        """Turn of each angle state, None for other states; empty if no state is an angle."""
         return turns_of(self.states, self.angles)
 
     def near(self, predicted: Values) -> Values:
-        """The measured values, of angles in the turn nearest to a prediction.
+        """Returns the measured values, with angles in the turn nearest to a prediction.
 
-        A censored value is the prediction itself where that lies beyond the limit, as the value does; beyond the other
-        end of an interval, it is that end.
+        A censored value equals the prediction if the prediction lies beyond the limit, as the true value does. If the
+        prediction lies beyond the other end of an interval, the value is that end.
         """
         ys = near_columns(self.ys, predicted, self.turns)
         if self.censored is None:
             return ys
         with np.errstate(invalid="ignore"):
-            found = np.where(self.censored * (predicted - ys) > 0, predicted, ys)
+            nearest = np.where(self.censored * (predicted - ys) > 0, predicted, ys)
             if self.other_end is None:
-                return found
-            other = self.other_end + (ys - self.ys)
-            return np.where(self.censored * (predicted - other) > 0, other, found)
+                return nearest
+            end = self.other_end + (ys - self.ys)
+            return np.where(self.censored * (predicted - end) > 0, end, nearest)
 
     @property
     def middles(self) -> Values:
-        """The measured values: of an interval its middle, of a limit NaN."""
+        """Measured values, with midpoints in place of intervals and NaN in place of limits."""
         if self.censored is None:
             return self.ys
         exact = np.where(self.censored == 0, self.ys, np.nan)
@@ -458,12 +459,12 @@ class Trajectories:
 
     @property
     def input_interpolation(self) -> tuple[str, str]:
-        """How inputs behave between rows, `hold`, `linear` or `cubic`, and the reason."""
+        """Interpolation of inputs between rows, `hold`, `linear` or `cubic`, and the reason."""
         return detect_interpolation(self.ts, self.us, self.valid)
 
     @property
     def has_held_inputs(self) -> bool:
-        """Whether the inputs, if there are any, look as if they were held."""
+        """Whether inputs exist and look piecewise constant."""
         return self.us.shape[1] > 1 and self.us.shape[2] > 0 and look_held(self.us, self.valid)[0]
 
     @property
@@ -478,12 +479,12 @@ class Trajectories:
 
     @property
     def shares_grid(self) -> bool:
-        """Whether all trajectories have the same times, so that one joint solve serves all of them."""
+        """Whether all trajectories have the same times, so that one joint solve covers them all."""
         return bool((self.lengths == self.ts.shape[1]).all() and (self.ts == self.ts[:1]).all())
 
     @property
     def first(self) -> Float[np.ndarray, "trajectory state"]:
-        """First measured value of each state, shape `(trajectory, state)`; NaN where it was never measured."""
+        """First measured value of each state, shape `(trajectory, state)`; NaN if it was never measured."""
         measured = np.isfinite(self.ys)
         row = measured.argmax(axis=1)
         return np.take_along_axis(self.ys, row[:, None, :], axis=1)[:, 0, :]
@@ -508,11 +509,11 @@ class Trajectories:
         )
 
     def shifted(self: Own, by: Values) -> Own:
-        """The same trajectories with all values moved by so much, which has the form of `ys` or of a part of it."""
+        """Returns the trajectories with `by` added to all values; `by` broadcasts to the shape of `ys`."""
         return replace(self, ys=self.ys + by, other_end=None if self.other_end is None else self.other_end + by)
 
     def sample(self: Own, most: int, names: Collection[str] = ()) -> Own:
-        """At most `most` trajectories; an evenly spaced choice if there are more, and those of these `names`."""
+        """Selects at most `most` trajectories, evenly spaced, plus those in `names`; returns all if they are fewer."""
         count = len(self.trajectories)
         if count <= most:
             return self
@@ -520,7 +521,7 @@ class Trajectories:
         return self.select(np.union1d(np.linspace(0, count - 1, most).astype(int), named).astype(int))
 
     def until(self: Own, end: Cut) -> Own:
-        """The rows with time at most `end` [unit of time], for all or for each trajectory; drops those without any."""
+        """Keeps rows up to the time `end` [unit of time], common or per trajectory; drops empty trajectories."""
         lengths = (self.valid & (self.ts <= np.reshape(end, (-1, 1)))).sum(axis=1)
         kept = np.flatnonzero(lengths)
         if kept.size == 0:
@@ -529,7 +530,7 @@ class Trajectories:
         return cut(self, pieces, [self.trajectories[row] for row in kept])
 
     def after(self: Own, start: Cut) -> Own:
-        """The rows with time later than `start` [unit of time], for all or for each; drops those without any."""
+        """Keeps rows after the time `start` [unit of time], common or per trajectory; drops empty trajectories."""
         begins = (self.valid & (self.ts <= np.reshape(start, (-1, 1)))).sum(axis=1)
         kept = np.flatnonzero(begins < self.lengths)
         if kept.size == 0:
@@ -538,7 +539,7 @@ class Trajectories:
         return cut(self, pieces, [self.trajectories[row] for row in kept])
 
     def scored_after(self: Own, start: Cut) -> Own:
-        """The same trajectories, with only the rows later than `start` [unit of time], for all or for each, scored."""
+        """Scores only the rows after `start` [unit of time], common or per trajectory; keeps the others as context."""
         return replace(self, scored=self.scored & (self.ts > np.reshape(start, (-1, 1))))
 
     def windows(self: Own, rows: int, stride: int | None = None) -> Own:
@@ -546,19 +547,19 @@ class Trajectories:
 
         **Arguments:**
 
-        - `rows`: length of a window; a trajectory that is not longer stays whole.
+        - `rows`: length of a window; a trajectory of at most this length stays whole.
         - `stride`: rows between the starts of two windows; half a window by default. The last window of a trajectory
           ends at its last row.
 
-        **Returns:** windows named `A[40:168]`, without those that hold no scored measurement.
+        **Returns:** windows named `A[40:168]`, without those that contain no scored measurement.
 
-        **Raises:** `ValueError` if a number is below 1, or no window holds a scored measurement.
+        **Raises:** `ValueError` if a number is below 1, or no window contains a scored measurement.
         """
         pieces = self.pieces(rows, max(rows // 2, 1) if stride is None else stride)
         return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
 
     def resample(self: Own, step: float, inputs: str) -> Own:
-        """The same trajectories at evenly spaced times, by interpolation; evenly spaced ones are returned as they are.
+        """Interpolates the trajectories to evenly spaced times; returns evenly spaced ones unchanged.
 
         **Arguments:** `step`, `inputs`: as in `node_fit.data.interpolation.resample`.
         """
@@ -578,27 +579,27 @@ class Trajectories:
             us=pad(list(us), longest, None),
             lengths=lengths,
             scored=pad(list(scored), longest, 0.0) > 0,
-            sigma=None,  # Of what is interpolated, it is not known.
+            sigma=None,  # unknown for interpolated values
             censored=None,
             other_end=None,
         )
 
     def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
-        """Windows as (trajectory index, first row, row after the last); see `windows`."""
+        """Returns windows as (trajectory index, first row, row after the last); see `windows`."""
         if rows < 1 or stride < 1:
             raise ValueError(f"rows and stride of windows must be at least 1, got {rows} and {stride}.")
         counts = np.any(self.mask, axis=2)
-        found: list[tuple[int, int, int]] = []
+        windows: list[tuple[int, int, int]] = []
         for row, length in enumerate(self.lengths.tolist()):
             last = max(length - rows, 0)
             begins = [*range(0, last, stride), last]
-            found += [(row, b, min(b + rows, length)) for b in begins if counts[row, b : b + rows].any()]
-        if not found:
+            windows += [(row, b, min(b + rows, length)) for b in begins if counts[row, b : b + rows].any()]
+        if not windows:
             raise ValueError("no window holds a measured value that counts; add measurements, or score more rows.")
-        return found
+        return windows
 
     def labelled(self, name: str) -> str:
-        """A channel's name with its unit; of the time of timestamps, with the instant that it counts from."""
+        """Returns a channel's name with its unit; for timestamps, the unit and the origin of the time."""
         dates = self.dates if name == self.time else None
         if dates is not None and not (dates.zero != dates.zero[0]).any():
             return f"{name} [{dates.unit} since {dates.first}]"
@@ -611,28 +612,28 @@ class Trajectories:
         return np.arange(int(self.ts.shape[1]))[None, :] < self.lengths[:, None]
 
 
-# A kind of trajectories, as functions take and return it.
+# Type of trajectories in functions that return the type of their argument.
 Data = TypeVar("Data", bound=Trajectories)
 
 
 def cut(data: Data, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]) -> Data:
-    """Cuts out parts of trajectories, each given as (trajectory index, first row, row after the last)."""
+    """Cuts out parts of trajectories, specified as (trajectory index, first row, row after the last)."""
     row, begin, end = np.array(pieces).T
     lengths = end - begin
     within = np.arange(int(lengths.max()))[None, :]
     valid = within < lengths[:, None]
-    at = (row[:, None], begin[:, None] + np.minimum(within, lengths[:, None] - 1))
+    index = (row[:, None], begin[:, None] + np.minimum(within, lengths[:, None] - 1))
     return replace(
         data,
-        ts=data.ts[at],
-        ys=np.where(valid[..., None], data.ys[at], np.nan),
-        us=data.us[at],
+        ts=data.ts[index],
+        ys=np.where(valid[..., None], data.ys[index], np.nan),
+        us=data.us[index],
         lengths=lengths,
-        scored=data.scored[at] & valid,
+        scored=data.scored[index] & valid,
         trajectories=tuple(names),
         dates=data.dates and data.dates.of(row),
-        sigma=None if data.sigma is None else data.sigma[at],
-        censored=None if data.censored is None else data.censored[at],
-        other_end=None if data.other_end is None else np.where(valid[..., None], data.other_end[at], np.nan),
-        events=data.events and data.events.at(at),
+        sigma=None if data.sigma is None else data.sigma[index],
+        censored=None if data.censored is None else data.censored[index],
+        other_end=None if data.other_end is None else np.where(valid[..., None], data.other_end[index], np.nan),
+        events=data.events and data.events.at(index),
     )

@@ -1,4 +1,4 @@
-"""Where unknown functions stand in the rates of states: apart, within known equations, or as flows between states."""
+"""Places unknown functions in the rates of states: separately, within known equations, or as flows between states."""
 
 import itertools
 import math
@@ -16,26 +16,26 @@ from ..model.fields.equations import parse
 from .formulas import Formula, Term, lift_expression, monomial, read_tape
 from .shapes import summands_of
 
-# Molecules of a reaction, on each side.
+# Maximum number of molecules on each side of a reaction.
 MOST_MOLECULES = 2
-# Share of a term's effect that known constants can't have, below which they absorb it.
+# Relative residual below which known constants absorb a term's effect.
 SPANNED = 1e-6
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The functions that are sought, and where they stand in the rates of states.
+    """The functions to find, and their places in the rates of states.
 
     **Arguments:**
 
-    - `titles`: what each function is, for the user: the rate of a state, a term, or a flow.
-    - `unknowns`: a name of each, which no state or input has.
+    - `titles`: description of each function for the user: the rate of a state, a term, or a flow.
+    - `unknowns`: a name for each function, distinct from states and inputs.
     - `rates`: the rate of each state, in the grammar of equations, with these names.
-    - `shares`: how much of each function is in the rate of each state, `(function, state)`, if they are known by these
-      sums alone; None if each is known itself.
+    - `shares`: coefficient of each function in the rate of each state, `(function, state)`, if only these sums are
+      known; None if every function is known separately.
     - `constants`: known constants by name, which are fitted with the others.
-    - `offered`: the only terms of each function; None for those of the libraries.
-    - `positive`: whether all constants are above 0, as those of reactions are.
+    - `offered`: the only terms of each function; None to use the libraries.
+    - `positive`: whether all constants must be above 0, as for reactions.
     """
 
     titles: tuple[str, ...]
@@ -48,7 +48,7 @@ class Balance:
 
     @staticmethod
     def apart(states: Sequence[str]) -> "Balance":
-        """The rate of each state is a function of its own."""
+        """Returns the balance in which the rate of each state is a separate function."""
         names = tuple(f"rate{at}_" for at in range(len(states)))
         return Balance(tuple(states), names, names)
 
@@ -59,7 +59,7 @@ class Balance:
         offered: tuple[tuple[Term, ...], ...] | None = None,
         positive: bool = False,
     ) -> "Balance":
-        """The rates of states are sums of flows, of which each may be in several.
+        """Returns the balance in which rates are sums of flows; a flow can occur in several rates.
 
         **Arguments:** `shares`: whole numbers, `(flow, state)`.
         """
@@ -78,13 +78,13 @@ class Balance:
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether a function may have no term at all: a flow, or what known equations lack."""
+        """Whether functions can be without terms, as flows and corrections of known equations can."""
         return self.shares is not None or bool(self.rates != self.unknowns)
 
     def accepts(self, formulas: Sequence[Formula], required: Sequence[str] = ()) -> bool:
-        """Whether constants have the sign that they must have, and the functions the terms that are required.
+        """Whether constants have the required sign, and functions the required terms.
 
-        Where functions may be empty, one of them has a required term, else all.
+        If functions can be empty, one of them must have a required term, otherwise all.
         """
         if self.positive and any(value <= 0 for formula in formulas for value in formula.constants):
             return False
@@ -93,24 +93,24 @@ class Balance:
         return all(set(required) <= set(formula.terms) for formula in formulas)
 
     def given(self) -> tuple[Formula, ...]:
-        """The functions that are known constants, which are the last."""
+        """Returns the functions that are known constants, which come last."""
         return tuple(Formula(("{0}",), (float(value),), (), 1) for value in self.constants.values())
 
     def absorb(
         self, terms: Sequence[Term], names: Sequence[str], values: np.ndarray, given: np.ndarray
     ) -> list[set[str]]:
-        """For each function, the terms that move the rates as known constants do, so that no data tell them apart.
+        """Finds for each function the terms that no data can distinguish from changes of known constants.
 
-        So it is of `x` in `f` where the rate is `-k*x + f`, and of `x` and 1 where it is `-k*(x - b) + f`.
+        Examples are `x` in `f` if the rate is `-k*x + f`, and `x` and 1 if it is `-k*(x - b) + f`.
 
-        **Arguments:** `names`, `values`: of states and inputs, and `(row, name)`. `given`: the values of the functions
-        but for the constants, `(row, function)`.
+        **Arguments:** `names`, `values`: states and inputs, and their values `(row, name)`. `given`: the values of the
+        functions except the constants, `(row, function)`.
         """
         if not self.constants:
             return [set() for _ in self.titles]
         rates = read_tape(self.rates, [*names, *self.unknowns])
-        at = [*values.T, *given.T, *self.constants.values()]
-        slopes = [slopes_of(rates, at, len(names) + place) for place in range(len(self.unknowns))]
+        arguments = [*values.T, *given.T, *self.constants.values()]
+        slopes = [slopes_of(rates, arguments, len(names) + place) for place in range(len(self.unknowns))]
         sought, known = (
             slopes[: given.shape[1]],
             np.stack([slope.ravel() for slope in slopes[given.shape[1] :]], axis=1),
@@ -123,7 +123,7 @@ class Balance:
         ]
 
     def write(self, texts: Sequence[str], states: Sequence[str], digits: int = 15) -> dict[str, str]:
-        """The rate of each state, with texts in place of the functions, and its numbers with so many digits."""
+        """Writes the rate of each state with texts in place of the functions, rounding its numbers to `digits`."""
         held = dict(zip(self.unknowns, texts, strict=True))
         trees = {name: parse(name, text) for name, text in held.items()}
         return {
@@ -133,7 +133,7 @@ class Balance:
 
 
 def slopes_of(rates: Tape, at: Sequence[np.ndarray | float], place: int) -> np.ndarray:
-    """The derivatives of rates by the value at a place, `(state, row)`."""
+    """Computes the derivatives of rates with respect to one value, `(state, row)`."""
     step = 1e-5 * (float(np.abs(at[place]).max()) or 1.0)
     shape = np.broadcast_shapes(*map(np.shape, at))
     above, below = (
@@ -144,15 +144,15 @@ def slopes_of(rates: Tape, at: Sequence[np.ndarray | float], place: int) -> np.n
 
 
 def is_spanned(column: np.ndarray, known: np.ndarray) -> bool:
-    """Whether a column is a sum of known ones, `(row, column)`, times constants."""
+    """Whether a column is a linear combination of known columns, `(row, column)`."""
     if not np.isfinite(column).all():
         return False
-    left = column - known @ np.linalg.lstsq(known, column)[0]
-    return bool(np.linalg.norm(left) < SPANNED * np.linalg.norm(column))
+    residual = column - known @ np.linalg.lstsq(known, column)[0]
+    return bool(np.linalg.norm(residual) < SPANNED * np.linalg.norm(column))
 
 
 def join(summands: Iterable[tuple[int, Expression]], digits: int) -> str:
-    """The text of a sum, whose numbers have so many digits."""
+    """Writes a sum with numbers rounded to `digits`."""
     text = ""
     for sign, tree in summands:
         text += f" {'-' if sign < 0 else '+'} {lift_expression(tree).shown(digits)}"
@@ -160,11 +160,11 @@ def join(summands: Iterable[tuple[int, Expression]], digits: int) -> str:
 
 
 def conserving(states: Sequence[str], sums: Sequence[str]) -> Balance:
-    """The balance in which each sum of states stays as it is: what leaves one of its states flows into another.
+    """Returns the balance that conserves sums of states: every flow leaves one of their states and enters another.
 
-    **Arguments:** `sums`: texts such as `"S + I + R"`; states in none of them have rates of their own.
+    **Arguments:** `sums`: texts such as `"S + I + R"`; states in none of them have separate rates.
 
-    **Raises:** `ValueError` if a text is no sum of states, or a state is in two sums.
+    **Raises:** `ValueError` if a text is not a sum of states, or a state is in two sums.
     """
     groups = [[name.strip() for name in text.split("+")] for text in sums]
     for text, group in zip(sums, groups, strict=True):
@@ -191,27 +191,27 @@ def conserving(states: Sequence[str], sums: Sequence[str]) -> Balance:
 
 
 def reacting(states: Sequence[str], sums: Sequence[str] = ()) -> Balance:
-    """The balance of reactions between at most two molecules: each rate is a constant times what reacts.
+    """Returns the balance of reactions of at most two molecules, with rates proportional to the product of reactants.
 
-    Reactions with the same effect, or a multiple of it, are one function, whose terms are the products of what they may
-    begin from.
+    Reactions whose effects are multiples of each other form one function, whose terms are the products of their
+    possible reactants.
 
-    **Arguments:** `sums`: those of states that no reaction changes, as in `conserving`.
+    **Arguments:** `sums`: sums of states that no reaction changes, as in `conserving`.
     """
     sides = [
         side for many in range(MOST_MOLECULES + 1) for side in itertools.combinations_with_replacement(states, many)
     ]
     groups = [[name.strip() for name in text.split("+")] for text in sums]
-    conserving(states, sums)  # It says what is wrong with a sum.
+    conserving(states, sums)  # Validates the sums.
     effects: dict[tuple[int, ...], tuple[str, list[Term]]] = {}
     for before, after in itertools.permutations(sides, 2):
         if not before and len(after) > 1:
-            continue  # What flows in from outside comes one by one.
+            continue  # Inflow from outside adds one molecule at a time.
         change = {name: after.count(name) - before.count(name) for name in states}
         if any(sum(change[name] for name in group) for group in groups):
             continue
         many = math.gcd(*change.values())
-        effect = tuple(each // many for each in change.values())
+        effect = tuple(number // many for number in change.values())
         title = f"{' + '.join(before) or 'nothing'} -> {' + '.join(after) or 'nothing'}"
         effects.setdefault(effect, (title, []))[1].append(monomial(before))
     titles = [title for title, _ in effects.values()]

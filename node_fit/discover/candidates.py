@@ -1,4 +1,4 @@
-"""Candidates of one state's right-hand side: sparse sums of terms, and symbolic regression, on smoothed records."""
+"""Proposes right-hand sides for one state from smoothed records: sparse sums of terms, and symbolic regression."""
 
 import importlib.util
 import itertools
@@ -18,30 +18,30 @@ from .watch import SearchWatch
 if TYPE_CHECKING:
     from scipy.interpolate import BSpline
 
-# Smoothing of the spline relative to what cross-validation chooses.
+# Penalties of the smoothing spline relative to the one chosen by cross-validation.
 SMOOTHINGS = (1.0, 10.0)
-# Relative residual of a spline below which a record counts as free of noise.
+# Relative residual of a spline below which a record counts as noise-free.
 CLEAN = 2e-4
-# Noise is taken as proportional to what is measured if that is so much more likely, down to a share of the scale.
+# Log-likelihood gain above which noise counts as proportional to the signal, and its minimum as a share of the scale.
 PROPORTIONAL, LEAST_SPREAD = 4.0, 0.03
-# Rows left out at each end of a record, where the derivative of a spline is least certain.
+# Rows dropped at each end of a record, where the derivative of a spline is least accurate.
 LEFT_OUT = 3
-# Longest step between rows, relative to the shortest, above which a record goes over decades of time.
+# Ratio of the longest to the shortest step above which a record spans decades of time.
 MOST_UNEVEN = 1e4
-# Of the weak form: by which shares of the record's length its windows are long.
+# Window lengths of the weak form, as shares of the record's length.
 WEAK_LENGTHS = (0.1, 0.2)
-# Subsets of terms: all of up to three are tried while they are fewer than this, then so many of the best are extended.
-# Of resamples, and of reactions, of which two that balance each other fit nothing without the other one.
+# Number of subsets of a size (up to COMPLETE_SIZE terms) below which all are tried; beyond it, only the BEAM best are
+# extended. Lower for resamples; higher for reactions, since of two balancing reactions neither fits alone.
 MAX_SUBSETS, MAX_RESAMPLED_SUBSETS, MAX_REACTION_SUBSETS = 200_000, 4_000, 400_000
 BEAM, COMPLETE_SIZE, MAX_SUMMANDS, OF_EACH_SIZE = 30, 3, 7, 24
-# Relative step of a derivative by a number within a term, and the share of it that its term must leave unexplained.
+# Relative step for derivatives by numbers within a term, and their minimum share that the term does not explain.
 NUMBER_NUDGE, MIN_OWN_SHARE = 1e-4, 1e-6
-# Of the symbolic search of one state: its size, which makes it repeatable, and a guard.
+# Evaluations of the symbolic search per state, which keep it reproducible, and a time limit as a safeguard [s].
 SEARCH_EVALUATIONS, SEARCH_SECONDS = 100_000, 60
 
 
 def goes_over_decades(t: np.ndarray) -> bool:
-    """Whether rows are spaced as those of stiff systems are, on a logarithmic axis of time."""
+    """Whether rows are spaced logarithmically in time, as is common for stiff systems."""
     steps = np.diff(t)
     return bool(steps.max() > MOST_UNEVEN * steps.min())
 
@@ -50,7 +50,7 @@ def goes_over_decades(t: np.ndarray) -> bool:
 class InLogarithms:
     """A spline over the logarithm of time.
 
-    **Arguments:** `spline`: over `log(t - zero)`. `slope`: whether its derivative by time is meant.
+    **Arguments:** `spline`: over `log(t - zero)`. `slope`: whether this is its derivative with respect to time.
     """
 
     spline: "BSpline"
@@ -71,9 +71,9 @@ class Smoothed:
 
     **Arguments:** `t`: times, shape `(row,)`. `values`: states and inputs, `(row, name)`. `rates`: derivatives of the
     states, `(row, state)`; or the values of the functions of a `Balance`, `(row, function)`. `splines`: of the states.
-    `raw`: the measured states, `(row, state)`, NaN where nothing was measured, as of hidden states. `spread`: the
+    `raw`: the measured states, `(row, state)`, NaN where nothing was measured, as for hidden states. `spread`: the
     relative size of the noise in each measurement, `(row, state)`. `noise`: the largest residual of a spline, in
-    standard deviations of its state. `held`: whether inputs stay as they are from row to row.
+    standard deviations of its state. `held`: whether inputs are constant between rows.
     """
 
     t: np.ndarray
@@ -90,21 +90,21 @@ class Smoothed:
         return self.noise < CLEAN
 
     def noise_in(self, scale: np.ndarray) -> float:
-        """The largest residual of a spline in a unit of each state, since that of a record at rest is its noise."""
-        left = self.raw - self.values[:, : len(scale)]
-        measured = np.isfinite(left).any(axis=0)
+        """Returns the largest spline residual in units of `scale`; the own scale of a record at rest is noise."""
+        residuals = self.raw - self.values[:, : len(scale)]
+        measured = np.isfinite(residuals).any(axis=0)
         if self.clean or not measured.any():
             return self.noise
-        return float((np.nanstd(left[:, measured], axis=0) / scale[measured]).max())
+        return float((np.nanstd(residuals[:, measured], axis=0) / scale[measured]).max())
 
     @property
     def filled(self) -> "Smoothed":
-        """The record with the smooth values of states of which nothing was measured."""
+        """The record with smoothed values in place of unmeasured states."""
         measured = np.isfinite(self.raw).any(axis=0, keepdims=True)
         return replace(self, raw=np.where(measured, self.raw, self.values[:, : self.raw.shape[1]]))
 
     def value_at(self, name: int, t: np.ndarray) -> np.ndarray:
-        """A state by its spline, or an input by interpolation."""
+        """Evaluates the spline of a state, or interpolates an input."""
         if name < len(self.splines):
             return self.splines[name](t)
         return interpolate_input(self.t, self.values[:, name])(t)
@@ -112,7 +112,7 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class View:
-    """What a regression is done on: rates and a map from values at rows to what the rates are compared with.
+    """The data of a regression: rates, and a linear map from values at rows to equations for the rates.
 
     **Arguments:** `values`: `(row, name)`. `rates`: `(equation, state)`. `weights`: `(equation, row)` for the weak
     form, or None where each row is an equation.
@@ -123,16 +123,16 @@ class View:
     weights: np.ndarray | None
 
     def features(self, terms: Sequence[Term], names: Sequence[str]) -> np.ndarray:
-        """The value of each term in each equation, shape `(equation, term)`."""
-        columns = [self.values[:, at] for at in range(self.values.shape[1])]
+        """Computes the value of each term in each equation, shape `(equation, term)`."""
+        columns = [self.values[:, column] for column in range(self.values.shape[1])]
         with np.errstate(all="ignore"):
-            each = read_tape([term.text for term in terms], names)(columns)
-        found = np.stack([np.broadcast_to(value, len(self.values)) for value in each], axis=1)
-        return found if self.weights is None else self.weights @ found
+            values = read_tape([term.text for term in terms], names)(columns)
+        features_by_row = np.stack([np.broadcast_to(value, len(self.values)) for value in values], axis=1)
+        return features_by_row if self.weights is None else self.weights @ features_by_row
 
 
 def smooth_record(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0) -> Smoothed:
-    """Smooths a record by splines, whose smoothing is chosen by generalised cross-validation times `strength`.
+    """Smooths a record with splines; generalised cross-validation times `strength` sets the penalty.
 
     **Arguments:** `t`: `(row,)`. `ys`: states, `(row, state)`, NaN where missing. `us`: inputs, `(row, input)`.
     """
@@ -152,14 +152,14 @@ def smooth_record(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float
 
 
 def spline_through(t: np.ndarray, column: np.ndarray) -> "BSpline":
-    """The cubic spline through values."""
+    """Returns the cubic spline through values."""
     from scipy.interpolate import make_interp_spline
 
     return make_interp_spline(t, column, k=3)
 
 
 def smooth_state(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSpline | InLogarithms, np.ndarray, float]":
-    """The spline of a state, the relative size of its noise in each row, and its residual in standard deviations."""
+    """Returns a state's spline, the relative size of its noise per row, and its residual in standard deviations."""
     if not goes_over_decades(t):
         return smooth_evenly(t, y, strength)
     zero = float(2 * t[0] - t[1])
@@ -168,17 +168,17 @@ def smooth_state(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSplin
 
 
 def smooth_evenly(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSpline, np.ndarray, float]":
-    """`smooth_state` over the time that is given."""
+    """Smooths a state as `smooth_state` does, but always over `t` itself."""
     from scipy.interpolate import BSpline, make_interp_spline, make_smoothing_spline
 
-    known = np.isfinite(y)
-    at, value = t[known], y[known]
-    scale, length, rows = float(value.std()) or 1.0, float(at[-1] - at[0]), int(known.sum())
-    x, z, weights = (at - at[0]) / length * rows, value / scale, np.ones(rows)
+    is_measured = np.isfinite(y)
+    times, value = t[is_measured], y[is_measured]
+    scale, length, rows = float(value.std()) or 1.0, float(times[-1] - times[0]), int(is_measured.sum())
+    x, z, weights = (times - times[0]) / length * rows, value / scale, np.ones(rows)
     spline = make_smoothing_spline(x, z)
     residual = float(np.std(spline(x) - z))
     if residual < CLEAN and rows > 5:
-        return make_interp_spline(at, value, k=5), np.ones(len(t)), residual
+        return make_interp_spline(times, value, k=5), np.ones(len(t)), residual
     sizes = spread_of(spline(x) - z, spline(x))
     if sizes.max() > sizes.min():
         weights = 1 / sizes
@@ -186,12 +186,12 @@ def smooth_evenly(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSpli
     if strength != 1.0:
         penalty = strength * penalty_of(x, z, weights**2, float(np.std((spline(x) - z) * weights)))
         spline = make_smoothing_spline(x, z, w=weights**2, lam=penalty)
-    spread = np.interp(t, at, 1 / weights)
-    return BSpline(spline.t * length / rows + at[0], spline.c * scale, spline.k), spread, residual
+    spread = np.interp(t, times, 1 / weights)
+    return BSpline(spline.t * length / rows + times[0], spline.c * scale, spline.k), spread, residual
 
 
 def spread_of(left: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The relative size of the noise: 1, or that of values, if residuals are more likely if they grow with these."""
+    """Returns the relative size of the noise: 1, or the size of the values if proportional noise is more likely."""
     size = np.maximum(np.abs(values), LEAST_SPREAD)
     same = -len(left) * np.log(np.std(left) + 1e-300)
     grown = -len(left) * np.log(np.std(left / size) + 1e-300) - np.log(size).sum()
@@ -199,14 +199,14 @@ def spread_of(left: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def penalty_of(x: np.ndarray, y: np.ndarray, weights: np.ndarray, residual: float) -> float:
-    """The penalty of a smoothing spline with this residual, by bisection."""
+    """Finds the penalty of a smoothing spline with this residual by bisection."""
     from scipy.interpolate import make_smoothing_spline
 
     low, high = 1e-6, 1e8
     for _ in range(12):
         middle = float(np.sqrt(low * high))
-        left = make_smoothing_spline(x, y, w=weights, lam=middle)(x) - y
-        if np.std(left * np.sqrt(weights)) > residual:
+        residuals = make_smoothing_spline(x, y, w=weights, lam=middle)(x) - y
+        if np.std(residuals * np.sqrt(weights)) > residual:
             high = middle
         else:
             low = middle
@@ -214,13 +214,13 @@ def penalty_of(x: np.ndarray, y: np.ndarray, weights: np.ndarray, residual: floa
 
 
 def make_views(records: Sequence[Smoothed], weak: bool) -> list[View]:
-    """The view by derivatives, and those by the weak form (D. Messenger and D. Bortz, 2021)."""
-    inner = [slice(LEFT_OUT, -LEFT_OUT) if len(each.t) > 4 * LEFT_OUT else slice(None) for each in records]
-    values = np.concatenate([each.values[rows] for each, rows in zip(records, inner, strict=True)])
-    rates = np.concatenate([each.rates[rows] for each, rows in zip(records, inner, strict=True)])
+    """Returns the view of derivatives and, with `weak`, those of the weak form (D. Messenger and D. Bortz, 2021)."""
+    inner = [slice(LEFT_OUT, -LEFT_OUT) if len(record.t) > 4 * LEFT_OUT else slice(None) for record in records]
+    values = np.concatenate([record.values[rows] for record, rows in zip(records, inner, strict=True)])
+    rates = np.concatenate([record.rates[rows] for record, rows in zip(records, inner, strict=True)])
     weights = None
-    if any(goes_over_decades(each.t) for each in records):
-        # Each row counts as much, whether its rates are fast or slow.
+    if any(goes_over_decades(record.t) for record in records):
+        # Equal weight for rows with fast and slow rates.
         weights = np.diag(1 / np.maximum(np.abs(rates).max(axis=1), 1e-300))
         rates = weights @ rates
     views = [View(values, rates, weights)]
@@ -230,16 +230,16 @@ def make_views(records: Sequence[Smoothed], weak: bool) -> list[View]:
 
 
 def weak_view(records: Sequence[Smoothed], length: float) -> View:
-    """Integrates each record against bumps, so that no derivative of a measurement is taken."""
-    total = sum(len(each.t) for each in records)
+    """Integrates each record against bump functions, which avoids derivatives of measurements."""
+    total = sum(len(record.t) for record in records)
     first = 0
     weights: list[np.ndarray] = []
     sides: list[np.ndarray] = []
-    for each in records:
-        t, rows = each.t, len(each.t)
+    for record in records:
+        t, rows = record.t, len(record.t)
         step = np.gradient(t)
         half = (t[-1] - t[0]) * length
-        raw = np.where(np.isfinite(each.raw), each.raw, each.values[:, : each.raw.shape[1]])
+        raw = np.where(np.isfinite(record.raw), record.raw, record.values[:, : record.raw.shape[1]])
         for middle in np.linspace(t[0] + half, t[-1] - half, max(12, len(t) // 3)):
             z = np.clip((t - middle) / half, -1, 1)
             bump, slope = (1 - z**2) ** 3, -6 * z * (1 - z**2) ** 2 / half
@@ -251,23 +251,23 @@ def weak_view(records: Sequence[Smoothed], length: float) -> View:
             weights.append(row)
             sides.append(-(slope * step / norm) @ raw)
         first += rows
-    values = np.concatenate([each.values for each in records])
+    values = np.concatenate([record.values for record in records])
     if not weights:
-        return View(values, np.concatenate([each.rates for each in records]), None)
+        return View(values, np.concatenate([record.rates for record in records]), None)
     return View(values, np.array(sides), np.array(weights))
 
 
 @dataclass(frozen=True)
 class Regressors:
-    """What sums are fitted with: terms, and by how they change with the numbers within them.
+    """The columns of a regression: terms, and their derivatives with respect to the numbers within them.
 
-    So the numbers are found by linear regression, too: of a term c f(k), the columns are f and df/dk, with the
-    constants c and c (k - k0): variable projection (G. Golub and V. Pereyra, SIAM Journal on Numerical Analysis 10
-    (1973) 413), linearised.
+    Linear regression thus estimates these numbers, too: a term c f(k) has the columns f and df/dk, with the constants c
+    and c (k - k0). This is linearised variable projection (G. Golub and V. Pereyra, SIAM Journal on Numerical Analysis
+    10 (1973) 413).
 
-    **Arguments:** `features`: `(equation, term)`. `tangents`: `(equation, number)`. `owners`: of each number the place
-    of its term. `alike`: of each term a number that those have in common that differ by numbers within alone. `sizes`:
-    of the terms and their constants.
+    **Arguments:** `features`: `(equation, term)`. `tangents`: `(equation, number)`. `owners`: index of the term of each
+    number. `alike`: a label of each term, shared by terms that differ only in the numbers within them. `sizes`: sizes
+    of the terms with their constants.
     """
 
     features: np.ndarray
@@ -278,13 +278,13 @@ class Regressors:
 
     @staticmethod
     def of(features: np.ndarray, sizes: np.ndarray) -> "Regressors":
-        """Those of terms without numbers within."""
+        """Returns the regressors of terms without inner numbers."""
         none = np.zeros((len(features), 0))
         return Regressors(features, none, np.zeros(0, int), np.arange(len(sizes)), sizes)
 
     @staticmethod
     def of_terms(view: "View", terms: Sequence[Term], names: Sequence[str]) -> "Regressors":
-        """Those of terms in a view, with a tangent for each number within."""
+        """Returns the regressors of terms in a view, with a tangent for each inner number."""
         parts = [part_of(term.text) for term in terms]
         owners = np.array([at for at, (_, inner, _) in enumerate(parts) for _ in inner], int)
         nudged = [
@@ -301,7 +301,7 @@ class Regressors:
 
 
 class Subset(NamedTuple):
-    """Terms, their constants, how much the numbers within each of them move, and the description length."""
+    """Terms, their constants, the changes of the numbers within them, and the description length."""
 
     places: tuple[int, ...]
     constants: np.ndarray
@@ -310,9 +310,9 @@ class Subset(NamedTuple):
 
 
 class Description(NamedTuple):
-    """How long right-hand sides on derivatives are described: their errors and their own text.
+    """The description length of right-hand sides fitted to rates: of their errors and of their text.
 
-    **Arguments:** `variance`: of the rates. `rows`: number of them. `clean`: whether they are free of noise.
+    **Arguments:** `variance`: variance of the rates. `rows`: number of rates. `clean`: whether they are noise-free.
     """
 
     variance: float
@@ -320,40 +320,40 @@ class Description(NamedTuple):
     clean: bool
 
     def length(self, error: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """**Arguments:** `error`: mean squared errors. `size`: of the texts."""
+        """**Arguments:** `error`: mean squared errors. `size`: sizes of the texts."""
         floor = (1e-8 if self.clean else 1e-3) * self.variance + 1e-300
         return self.rows * np.log(np.maximum(error, floor)) / 2 + 0.75 * np.log(self.rows) * size
 
 
 class Regression:
-    """Linear regression of rates on subsets of columns, by their inner products.
+    """A linear regression of rates on subsets of columns, computed from inner products.
 
-    **Arguments:** `columns`: those that may be chosen. `rates`: `(equation,)`.
+    **Arguments:** `columns`: the available columns. `rates`: `(equation,)`.
     """
 
     def __init__(self, columns: Regressors, rates: np.ndarray):
         self.columns, self.rates = columns, rates
-        every = np.hstack([columns.features, columns.tangents])
+        table = np.hstack([columns.features, columns.tangents])
         with np.errstate(all="ignore"):
-            self.norms = np.linalg.norm(every, axis=0)
-            every = every / self.norms
+            self.norms = np.linalg.norm(table, axis=0)
+            table = table / self.norms
         good = np.isfinite(self.norms) & (self.norms > 0)
         terms = columns.features.shape[1]
         self.usable = np.flatnonzero(good[:terms])
-        along = (np.nan_to_num(every[:, terms:]) * np.nan_to_num(every[:, columns.owners])).sum(axis=0)
-        own = good[terms:] & good[columns.owners] & (1 - along**2 > MIN_OWN_SHARE)
-        self.tangents = [terms + np.flatnonzero(own & (columns.owners == at)) for at in range(terms)]
-        self.every = np.nan_to_num(every, nan=0.0, posinf=0.0, neginf=0.0)
+        along = (np.nan_to_num(table[:, terms:]) * np.nan_to_num(table[:, columns.owners])).sum(axis=0)
+        has_tangent = good[terms:] & good[columns.owners] & (1 - along**2 > MIN_OWN_SHARE)
+        self.tangents = [terms + np.flatnonzero(has_tangent & (columns.owners == at)) for at in range(terms)]
+        self.every = np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0)
         self.square = self.every.T @ self.every
         self.square[np.diag_indices_from(self.square)] += 1e-12
         self.sides, self.total = self.every.T @ rates, float(rates @ rates)
 
     def solve(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Constants of normalised terms, and sums of squares that are left, of subsets of terms, `(set, term)`."""
-        many = np.array([len(each) for each in self.tangents])[sets].sum(axis=1)
+        """Computes the constants of normalised terms and the residual sums of squares for subsets, `(set, term)`."""
+        widths = np.array([len(tangents) for tangents in self.tangents])[sets].sum(axis=1)
         weights, errors = np.empty(sets.shape), np.empty(len(sets))
-        for width in np.unique(many):
-            rows = np.flatnonzero(many == width)
+        for width in np.unique(widths):
+            rows = np.flatnonzero(widths == width)
             wide = self.widen(sets[rows], int(width))
             square: np.ndarray = self.square[wide[:, :, None], wide[:, None, :]]
             right: np.ndarray = self.sides[wide]
@@ -362,31 +362,33 @@ class Regression:
         return weights, np.maximum(errors, 0.0)
 
     def widen(self, sets: np.ndarray, width: int) -> np.ndarray:
-        """Subsets of terms with so many tangents, those of the terms one after the other."""
-        found = np.empty((len(sets), width), int)
+        """Appends the tangents of their terms, `width` in total, to subsets of terms."""
+        chosen = np.empty((len(sets), width), int)
         filled = np.zeros(len(sets), int)
         for places in sets.T:
             for at in np.unique(places):
-                rows, own = np.flatnonzero(places == at), self.tangents[at]
-                for order, tangent in enumerate(own):
-                    found[rows, filled[rows] + order] = tangent
-                filled[rows] += len(own)
-        return np.hstack([sets, found])
+                rows, tangents = np.flatnonzero(places == at), self.tangents[at]
+                for order, tangent in enumerate(tangents):
+                    chosen[rows, filled[rows] + order] = tangent
+                filled[rows] += len(tangents)
+        return np.hstack([sets, chosen])
 
     def fit(self, places: list[int], description: Description) -> Subset:
-        """A subset with its constants in their own units, and its description length."""
+        """Fits a subset; returns it with its constants in their original units and its description length."""
         wide = self.widen(np.array([places]), sum(len(self.tangents[at]) for at in places))[0]
         square: np.ndarray = self.square[wide[:, None], wide]
         sides: np.ndarray = self.sides[wide]
         solved: np.ndarray = np.linalg.solve(square, sides)
-        left: np.ndarray = self.rates - self.every[:, wide] @ solved
-        length = description.length(np.asarray(left @ left / len(left)), np.asarray(self.columns.sizes[places].sum()))
+        residuals: np.ndarray = self.rates - self.every[:, wide] @ solved
+        length = description.length(
+            np.asarray(residuals @ residuals / len(residuals)), np.asarray(self.columns.sizes[places].sum())
+        )
         values = solved / self.norms[wide]
         slope: dict[int, float] = dict(zip(wide[len(places) :].tolist(), values[len(places) :].tolist(), strict=True))
         first, moves = self.columns.features.shape[1], list[np.ndarray]()
         for at, constant in zip(places, values[: len(places)].tolist(), strict=True):
-            own = first + np.flatnonzero(self.columns.owners == at)
-            moves.append(np.array([slope.get(int(each), 0.0) for each in own]) / (constant or 1.0))
+            numbers = first + np.flatnonzero(self.columns.owners == at)
+            moves.append(np.array([slope.get(int(number), 0.0) for number in numbers]) / (constant or 1.0))
         return Subset(tuple(places), values[: len(places)], moves, float(length))
 
 
@@ -399,17 +401,17 @@ def find_subsets(
     limit: int = MAX_SUBSETS,
     positive: bool = False,
 ) -> list[Subset]:
-    """The subsets of each number of terms with the shortest descriptions: of few all, then the best ones extended.
+    """Finds the subsets of each size with the shortest descriptions: exhaustive search first, then beam search.
 
-    Of subsets that differ by numbers within terms alone, only the best is found.
+    Among subsets that differ only in the numbers within terms, it returns the best one.
 
-    **Arguments:** `rates`: `(equation,)`. `keep`: places of terms in every subset. `most`: subsets of each number.
-    `limit`: below which number all subsets of a size are tried. `positive`: whether constants must be above 0.
+    **Arguments:** `rates`: `(equation,)`. `keep`: indices of terms in every subset. `most`: number of subsets per size.
+    `limit`: number of subsets of a size below which all are tried. `positive`: whether constants must be above 0.
     """
     regression = Regression(columns, rates)
     usable = regression.usable
     begin = np.array([at for at in keep if at in usable], int)
-    sets, found = begin[None, :], list[Subset]()
+    sets, subsets = begin[None, :], list[Subset]()
     largest = min(MAX_SUMMANDS, len(usable), len(rates) // 2)
     while len(sets) and sets.shape[1] < largest:
         sets = extend_subsets(sets, usable, columns.alike)
@@ -420,15 +422,15 @@ def find_subsets(
             order = order[(weights[order] > 0).all(axis=1)]
         shapes = np.sort(columns.alike[sets[order]], axis=1)
         firsts = np.sort(np.unique(shapes, axis=0, return_index=True)[1])
-        found += [regression.fit(sets[at].tolist(), description) for at in order[firsts[:most]]]
+        subsets += [regression.fit(sets[at].tolist(), description) for at in order[firsts[:most]]]
         chosen = sets.shape[1] - len(begin)
         complete = chosen < COMPLETE_SIZE and math.comb(len(usable) - len(begin), chosen + 1) < limit
         sets = sets if complete else sets[order[firsts[:BEAM]]]
-    return found
+    return subsets
 
 
 def extend_subsets(sets: np.ndarray, usable: np.ndarray, alike: np.ndarray) -> np.ndarray:
-    """The subsets with one more term each, of which no two differ by numbers within alone."""
+    """Extends subsets by one term; no subset has two terms that differ only in the numbers within them."""
     wider = np.hstack([np.repeat(sets, len(usable), axis=0), np.tile(usable, len(sets))[:, None]])
     shapes = np.sort(alike[wider], axis=1)
     wider = np.sort(wider[(np.diff(shapes, axis=1) != 0).all(axis=1)], axis=1)
@@ -445,7 +447,7 @@ def sparse_candidates(
     required: Sequence[str] = (),
     limit: int = MAX_SUBSETS,
 ) -> list[Formula]:
-    """Sparse sums of terms for the rate of a state, those with the shortest descriptions in a view first."""
+    """Finds sparse sums of terms for the rate of a state; those with the shortest descriptions in a view come first."""
     ranked: list[list[Formula]] = []
     for view, terms in itertools.product(views, libraries):
         rates, columns = view.rates[:, state], Regressors.of_terms(view, terms, names)
@@ -453,8 +455,8 @@ def sparse_candidates(
         description = Description(float(rates.var()), len(views[0].rates), clean)
         subsets = find_subsets(columns, rates, keep, OF_EACH_SIZE, description, limit)
         ranked.append([
-            sum_of([terms[at] for at in each.places], each.constants, each.moves)
-            for each in sorted(subsets, key=lambda each: each.length)
+            sum_of([terms[at] for at in subset.places], subset.constants, subset.moves)
+            for subset in sorted(subsets, key=lambda subset: subset.length)
         ])  # fmt: skip
     best: dict[tuple[str, ...], Formula] = {}
     for level in itertools.zip_longest(*ranked):
@@ -472,11 +474,11 @@ def joint_candidates(
     clean: bool,
     most: int,
 ) -> list[tuple[Formula, ...]]:
-    """Systems of flows, of which only sums are known, found for the rates of all states at once.
+    """Finds systems of flows from the rates of all states at once, since only sums of flows are known.
 
-    **Arguments:** `offered`: libraries of terms of each flow, as many of one flow as of another.
+    **Arguments:** `offered`: libraries of terms of each flow, the same number for every flow.
 
-    **Returns:** those with the shortest descriptions in a view first.
+    **Returns:** the systems, those with the shortest descriptions in a view first.
     """
     ranked: list[list[tuple[Formula, ...]]] = []
     shares = balance.shares
@@ -490,7 +492,7 @@ def joint_candidates(
             [np.outer(values[term.text], shares[flow] / scale).ravel() for flow, term in columns], axis=1
         )
         rates = (view.rates / scale).ravel()
-        own: list[tuple[float, tuple[Formula, ...]]] = []
+        systems: list[tuple[float, tuple[Formula, ...]]] = []
         description = Description(float(rates.var()), len(views[0].rates) * len(scale), clean)
         limit = MAX_REACTION_SUBSETS if balance.positive else MAX_SUBSETS
         regressors = Regressors.of(features, np.array([part_of(term.text)[2] for _, term in columns]))
@@ -501,8 +503,8 @@ def joint_candidates(
             parts = [[(term, value) for (flow, term), value in chosen if flow == at] for at in range(len(offered))]
             system = tuple(sum_of([term for term, _ in each], [value for _, value in each]) for each in parts)
             if all(len(set(formula.parts)) == len(formula.parts) for formula in system):
-                own.append((length, system))
-        ranked.append([system for _, system in sorted(own, key=lambda each: each[0])])
+                systems.append((length, system))
+        ranked.append([system for _, system in sorted(systems, key=lambda each: each[0])])
     best: dict[tuple[tuple[str, ...], ...], tuple[Formula, ...]] = {}
     for system in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*ranked))):
         if len(best) < most:
@@ -511,14 +513,14 @@ def joint_candidates(
 
 
 def has_symbolic() -> bool:
-    """Whether symbolic regression is installed, by `pip install "node-fit[discover]"`."""
+    """Whether symbolic regression is installed (`pip install "node-fit[discover]"`)."""
     return importlib.util.find_spec("pyoperon") is not None
 
 
 def symbolic_candidates(
     view: View, names: Sequence[str], state: int, clean: bool, seed: int, watch: SearchWatch
 ) -> list[Formula]:
-    """Right-hand sides by genetic programming (B. Burlacu et al., Operon C++, 2020), the shortest description first."""
+    """Finds formulas by genetic programming (B. Burlacu et al., Operon C++, 2020), shortest description first."""
     from pyoperon.sklearn import SymbolicRegressor
 
     rates = view.rates[:, state]
@@ -541,12 +543,12 @@ def symbolic_candidates(
     )
     watch.wait_for(f"symbolic regression of {names[state]}", lambda: search.fit(view.values, rates))
     found: list[tuple[float, Formula]] = []
-    for each in search.pareto_front_:
-        text = re.sub(r"\bX(\d+)\b", lambda found: names[int(found[1]) - 1], str(each["model"]))
+    for entry in search.pareto_front_:
+        text = re.sub(r"\bX(\d+)\b", lambda found: names[int(found[1]) - 1], str(entry["model"]))
         try:
             formula = lift(text, names[state])
         except (ValueError, TypeError):
             continue
-        length = description.length(np.array(each["mean_squared_error"]), np.array(formula.size))
+        length = description.length(np.array(entry["mean_squared_error"]), np.array(formula.size))
         found.append((float(length), formula))
-    return [formula for _, formula in sorted(found, key=lambda each: each[0])]
+    return [formula for _, formula in sorted(found, key=lambda entry: entry[0])]

@@ -1,4 +1,4 @@
-"""Formulas with constants: libraries of terms, and right-hand sides that NumPy evaluates."""
+"""Defines formulas with constants: libraries of terms, and right-hand sides that NumPy evaluates."""
 
 import functools
 import itertools
@@ -15,9 +15,9 @@ from ..expressions.tree import Application, Expression, Number, calls, symbols
 from ..expressions.writing import write
 from ..model.fields.equations import parse
 
-# Terms of one library: with more, their elimination costs more than it finds.
+# Maximum number of terms per library; larger libraries are not worth their search time.
 MOST_LIBRARY_TERMS = 80
-# Polynomials of low degree are searched with all others, each group of which is searched together.
+# Low-degree polynomials are searched together with every other group of libraries.
 LOW_DEGREE, HIGH_DEGREE = ("linear", "quadratic"), ("cubic", "quintic")
 GROUPS = (
     HIGH_DEGREE,
@@ -27,18 +27,18 @@ GROUPS = (
     ("inhibition",),
 )
 LIBRARIES = (*LOW_DEGREE, *itertools.chain.from_iterable(GROUPS))
-# Quantiles of a state at which thresholds begin, and the largest argument of an exponential.
+# Quantiles of a state used as initial thresholds, and the maximum argument of an exponential.
 THRESHOLDS, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
-# Shares of the largest value at which half-saturations begin, and the factor by which these and other numbers within
-# terms move at the most before they are refined by simulation.
+# Initial half-saturations as shares of the largest value, and the maximum factor by which numbers within terms change
+# before simulation refines them.
 HALVES, MAX_MOVE = (0.3, 0.1, 0.9), 3.0
-# Share of the largest value below 0 that is taken for noise of what is positive.
+# Negative values up to this share of the largest value count as noise of a positive quantity.
 MAX_NEGATIVE = 0.05
 
 
 @dataclass(frozen=True)
 class Term:
-    """A function of the states and inputs that a right-hand side may contain, times a constant.
+    """A function of the states and inputs that a right-hand side can contain, times a constant.
 
     **Arguments:**
 
@@ -52,13 +52,13 @@ class Term:
 
 @dataclass(frozen=True)
 class Formula:
-    """A right-hand side: a sum of parts, each with constants of its own.
+    """A right-hand side: a sum of parts with separate constants.
 
     **Arguments:**
 
     - `parts`: each in the grammar of equations, with `{0}`, `{1}`, ... for its constants.
-    - `constants`: the values of all parts' constants, one part after the other.
-    - `terms`: for a sum of terms, the text of each; empty for others.
+    - `constants`: the values of all parts' constants, part by part.
+    - `terms`: for a sum of terms, their texts; empty for other formulas.
     - `size`: number of names, constants, functions and operators.
     """
 
@@ -76,36 +76,36 @@ class Formula:
     def text(self) -> str:
         """The sum, with `{0}`, `{1}`, ... for its constants."""
         first = 0
-        found: list[str] = []
+        summands: list[str] = []
         for part, many in zip(self.parts, self.counts, strict=True):
-            found.append(part.format(*[f"{{{first + at}}}" for at in range(many)]))
+            summands.append(part.format(*[f"{{{first + at}}}" for at in range(many)]))
             first += many
-        return " + ".join(found) or "0"
+        return " + ".join(summands) or "0"
 
     def named(self, names: Sequence[str]) -> str:
-        """The text with names for the constants."""
+        """Returns the text with names for the constants."""
         return self.text.format(*names)
 
     def shown(self, digits: int = 4) -> str:
-        """The text with numbers for the constants."""
+        """Returns the text with numbers for the constants."""
         return fill_in(self.text, self.constants, digits)
 
     def without(self, place: int) -> "Formula":
-        """The sum without one of its parts."""
+        """Returns the sum without one of its parts."""
         first = sum(self.counts[:place])
         constants = self.constants[:first] + self.constants[first + self.counts[place] :]
-        parts, terms = (tuple(np.delete(each, place).tolist()) for each in (self.parts, self.terms))
+        parts, terms = (tuple(np.delete(texts, place).tolist()) for texts in (self.parts, self.terms))
         return Formula(parts, constants, terms, self.size - count_part(self.parts[place]))
 
     def without_terms(self, texts: Container[str]) -> "Formula":
-        """The sum without the terms of these texts."""
-        found = self
+        """Returns the sum without the terms with these texts."""
+        remaining = self
         for place in reversed(range(len(self.terms))):
-            found = found.without(place) if self.terms[place] in texts else found
-        return found
+            remaining = remaining.without(place) if self.terms[place] in texts else remaining
+        return remaining
 
     def plus(self, term: Term, constant: float) -> "Formula":
-        """The sum with another term."""
+        """Returns the sum with an added term."""
         more = sum_of([term], [constant])
         return Formula(
             self.parts + more.parts, self.constants + more.constants, self.terms + more.terms, self.size + more.size
@@ -113,7 +113,7 @@ class Formula:
 
 
 def fill_in(text: str, constants: Sequence[float], digits: int = 4) -> str:
-    """A text with numbers in the places of `{0}`, `{1}`, ..."""
+    """Replaces `{0}`, `{1}`, ... in a text by numbers."""
     numbers = [f"{value:.{digits}g}" for value in constants]
     text = text.format(*[f"({number})" if number.startswith("-") else number for number in numbers])
     for number in numbers:
@@ -129,37 +129,41 @@ def count_constants(part: str) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def count_part(part: str) -> int:
-    """Number of names, constants, functions and operators of a part, and the sign before it."""
+    """Returns the number of names, constants, functions and operators in a part, including the sign before it."""
     return 1 + count(parse("part", part.format(*["1"] * count_constants(part))))
 
 
 def sum_of(terms: Sequence[Term], constants: Sequence[float] | np.ndarray, moves: Sequence[np.ndarray] = ()) -> Formula:
-    """The formula that is a sum of terms, each times its constant; numbers within terms become constants too.
+    """Returns the formula that is a weighted sum of terms; numbers within terms become constants too.
 
-    **Arguments:** `moves`: how much to add to the numbers within each term, by a factor of `MAX_MOVE` at the most.
+    **Arguments:** `moves`: changes of the numbers within each term, limited to a factor of `MAX_MOVE`.
     """
-    each = [part_of(term.text) for term in terms]
+    lifted = [part_of(term.text) for term in terms]
     inner = [
         np.array(numbers) if not len(moves) else move_within(np.array(numbers), moves[at])
-        for at, (_, numbers, _) in enumerate(each)
+        for at, (_, numbers, _) in enumerate(lifted)
     ]
     return Formula(
-        tuple(part for part, _, _ in each),
-        tuple(float(value) for constant, own in zip(constants, inner, strict=True) for value in (constant, *own)),
+        tuple(part for part, _, _ in lifted),
+        tuple(
+            float(value)
+            for constant, numbers_within in zip(constants, inner, strict=True)
+            for value in (constant, *numbers_within)
+        ),
         tuple(term.text for term in terms),
-        sum(size for _, _, size in each),
+        sum(size for _, _, size in lifted),
     )
 
 
 def move_within(numbers: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """Numbers that move by a factor of `MAX_MOVE` at the most, and keep their signs."""
+    """Changes numbers by a factor of at most `MAX_MOVE`, keeping their signs."""
     edges = np.sort(np.stack([numbers / MAX_MOVE, numbers * MAX_MOVE]), axis=0)
     return np.clip(numbers + moves, *edges)
 
 
 @functools.lru_cache(maxsize=4096)
 def part_of(term: str) -> tuple[str, tuple[float, ...], int]:
-    """The part that is a term times a constant, the numbers within the term, and the part's size."""
+    """Returns the part that is a term times a constant, the numbers within the term, and the part's size."""
     match read_term(term):
         case Number(1):
             product = "1.0"
@@ -172,7 +176,7 @@ def part_of(term: str) -> tuple[str, tuple[float, ...], int]:
 
 
 def lift(text: str, state: str) -> Formula:
-    """The formula of a text, with a constant for each of its numbers except integer exponents.
+    """Parses a text into a formula with a constant for each of its numbers except integer exponents.
 
     **Raises:** `EquationError` if the grammar refuses the text.
     """
@@ -180,21 +184,21 @@ def lift(text: str, state: str) -> Formula:
 
 
 def lift_expression(expression: Expression) -> Formula:
-    """As `lift`."""
-    found: list[float] = []
+    """Does the same as `lift` for an expression."""
+    constants: list[float] = []
 
     def constant(value: float) -> str:
-        found.append(value)
-        return f"{{{len(found) - 1}}}"
+        constants.append(value)
+        return f"{{{len(constants) - 1}}}"
 
-    return Formula((write(expression, constant),), tuple(found), (), count(expression))
+    return Formula((write(expression, constant),), tuple(constants), (), count(expression))
 
 
 def count(node: Expression) -> int:
-    """The size of an expression: names, constants and operators count once, functions and divisions more.
+    """Computes the size of an expression: names, constants and operators count once, functions and divisions more.
 
-    A power counts as the product that it is, that of a number as a number. What is rare in equations of nature counts
-    as more, as in the complexities of symbolic regression.
+    A power counts as a product, and a power of a number as a number. Functions rare in natural laws count more, as in
+    the complexity measures of symbolic regression.
     """
     match node:
         case Application("^", (Number(), Number())):
@@ -211,7 +215,7 @@ def count(node: Expression) -> int:
 
 @functools.lru_cache(maxsize=16_384)
 def read_term(text: str) -> Expression:
-    """The expression of a term."""
+    """Parses a term."""
     return parse("term", text)
 
 
@@ -220,29 +224,29 @@ def read_tape(
     names: Sequence[str],
     sums: Mapping[str, Sequence[tuple[str, str | None]]] = MappingProxyType({}),
 ) -> Tape:
-    """As `Tape`, of texts."""
+    """Creates a `Tape` from texts."""
     read = {name: [(read_term(text), gate) for text, gate in summands] for name, summands in sums.items()}
     return Tape([read_term(text) for text in texts], names, read)
 
 
 def monomial(names: Sequence[str]) -> Term:
-    """The product of names, with powers."""
+    """Returns the product of names, with powers."""
     powers = [(name, len(list(same))) for name, same in itertools.groupby(names)]
     text = "*".join(name if power == 1 else f"{name}**{power}" for name, power in powers)
     return Term(text or "1", max(1, 2 * len(names) - 1))
 
 
 def polynomial(names: Sequence[str], degree: int) -> list[Term]:
-    """All monomials up to a degree, the constant first."""
+    """Returns all monomials up to a degree, the constant first."""
     every = (itertools.combinations_with_replacement(names, each) for each in range(degree + 1))
     return [monomial(each) for each in itertools.chain.from_iterable(every)]
 
 
 def make_library(kind: str, names: Sequence[str], values: np.ndarray) -> list[Term]:
-    """The terms of one library, or none where it has no sense or too many terms.
+    """Returns the terms of one library; none if the library does not suit the data or has too many terms.
 
-    **Arguments:** `kind`: one of `LIBRARIES`. `names`: of states and inputs. `values`: of them, `(row, name)`, from
-    which terms with constants inside take what these begin with.
+    **Arguments:** `kind`: one of `LIBRARIES`. `names`: names of states and inputs. `values`: their values,
+    `(row, name)`, which give the initial values of constants within terms.
     """
     columns = dict(zip(names, values.T, strict=True))
     positive = bool((values > 0).all())
@@ -285,8 +289,8 @@ def make_library(kind: str, names: Sequence[str], values: np.ndarray) -> list[Te
 
 
 def fits_angles(term: Term, angles: Sequence[str]) -> bool:
-    """Whether angles stand in sines, cosines and products alone, as they do in mechanics; other functions of them only
-    imitate these: `exp(x) - exp(-x)` is nearly a sine.
+    """Whether angles occur only in sines, cosines and products, as in mechanics; other functions merely imitate these:
+    `exp(x) - exp(-x)` is nearly a sine.
     """
     for node in calls(read_term(term.text)):
         match node:
@@ -302,42 +306,42 @@ def fits_angles(term: Term, angles: Sequence[str]) -> bool:
 
 
 def saturating(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Term]:
-    """Michaelis and Menten's terms, Hill's, and those of another state times these, at several half-saturations."""
-    found: list[Term] = []
+    """Returns Michaelis-Menten and Hill terms, alone and times another state, at several half-saturations."""
+    terms: list[Term] = []
     for name, half in half_saturations(columns):
-        found.append(Term(f"({name}/({half} + {name}))", 6))
-        found.append(Term(f"({name}**2/({half}**2 + {name}**2))", 8))
+        terms.append(Term(f"({name}/({half} + {name}))", 6))
+        terms.append(Term(f"({name}**2/({half}**2 + {name}**2))", 8))
         for other in names:
             if other != name:
-                found.append(Term(f"({other}*{name}/({half} + {name}))", 8))
-                found.append(Term(f"({other}*{name}/({half}**2 + {name}**2))", 8))
-                found.append(Term(f"({other}*{name}**2/({half}**2 + {name}**2))", 10))
-    return found
+                terms.append(Term(f"({other}*{name}/({half} + {name}))", 8))
+                terms.append(Term(f"({other}*{name}/({half}**2 + {name}**2))", 8))
+                terms.append(Term(f"({other}*{name}**2/({half}**2 + {name}**2))", 10))
+    return terms
 
 
 def inhibition(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Term]:
-    """Terms that fall with a name: of repression, and of growth on what inhibits in excess (J. B. S. Haldane, 1930)."""
-    found: list[Term] = []
+    """Returns decreasing terms of repression, and of growth with substrate inhibition (J. B. S. Haldane, 1930)."""
+    terms: list[Term] = []
     for name, half in half_saturations(columns):
-        found.append(Term(f"(1/({half} + {name}))", 6))
-        found.append(Term(f"(1/({half}**2 + {name}**2))", 8))
+        terms.append(Term(f"(1/({half} + {name}))", 6))
+        terms.append(Term(f"(1/({half}**2 + {name}**2))", 8))
         factors = ["", *[f"{other}*" for other in names if other != name]]
-        found += [Term(f"({factor}{name}/({half} + {name} + {name}**2/{half}))", 12) for factor in factors]
-    return found
+        terms += [Term(f"({factor}{name}/({half} + {name} + {name}**2/{half}))", 12) for factor in factors]
+    return terms
 
 
 def half_saturations(columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
-    """Names, each with the half-saturations at which its terms begin."""
+    """Yields pairs of a name and an initial half-saturation."""
     for share in HALVES:
         for name, column in columns.items():
             yield name, f"{share * float(column.max()):.3g}"
 
 
 def switching(columns: Mapping[str, np.ndarray]) -> list[Term]:
-    """Sigmoids of each name, at several thresholds and widths."""
-    found: list[Term] = []
+    """Returns sigmoids of each name at several thresholds and widths."""
+    terms: list[Term] = []
     for name, column in columns.items():
         for share in THRESHOLDS:
             middle, width = float(np.quantile(column, share)), float(column.std()) or 1.0
-            found += [Term(f"sigmoid(({name} - {middle:.3g})/{width * part:.3g})", 7) for part in (0.25, 1.0)]
-    return [Term(term.text.replace("- -", "+ "), term.size) for term in found]
+            terms += [Term(f"sigmoid(({name} - {middle:.3g})/{width * part:.3g})", 7) for part in (0.25, 1.0)]
+    return [Term(term.text.replace("- -", "+ "), term.size) for term in terms]

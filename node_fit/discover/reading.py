@@ -1,4 +1,4 @@
-"""What a fitted model's field says of a system: its rates along its own trajectories, or what its network adds."""
+"""Reads a fitted model's vector field: its rates along its own trajectories, or the part that its network adds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,17 +18,17 @@ from ..runtime.placement import scope_of
 from .balance import Balance
 from .candidates import Smoothed, spline_through, spread_of
 
-# How far a rate may be from a multiple of a hidden state, in shares of its largest value: rounding in float32.
+# Maximum deviation of a rate from a multiple of a hidden state, relative to its largest value: float32 rounding.
 SAME_BUT_UNIT = 1e-4
 Reader = Callable[[Array, Array, Array], Array]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Records of a model: its trajectories, the values of the functions that are sought there, and the measurements.
+    """Records of a model: its trajectories, the values of the functions to find along them, and the measurements.
 
-    **Arguments:** `records`: one of each trajectory. `sees`: names that the functions depend on. `balance`: where the
-    functions stand in known equations; None if all of the field is sought.
+    **Arguments:** `records`: one per trajectory. `sees`: names that the functions depend on. `balance`: places of the
+    functions in known equations; None if the whole field is unknown.
     """
 
     records: list[Smoothed]
@@ -39,7 +39,7 @@ class Reading:
 def read_field(model: NeuralODE, data: Dataset) -> Reading:
     """Reads a model's field along its own trajectories, at the rows of the data.
 
-    **Raises:** `ValueError` if channels are a readout of states, equations have the time or triggers in them, or the
+    **Raises:** `ValueError` if channels are a readout of states, equations contain the time or triggers, or the
     model can't simulate a trajectory.
     """
     if not isinstance(model.observation, MeasuredStates):
@@ -49,31 +49,31 @@ def read_field(model: NeuralODE, data: Dataset) -> Reading:
         balance, read, sees = balance_of(model.field), network_of(model.field), model.field.sees
     if model.system.time in sees:
         raise ValueError(f"the network sees the time {model.system.time!r}; discover needs one that does not.")
-    found = model.bands(data)
-    values = found.ys if found.hidden is None else np.concatenate([found.ys, found.hidden], axis=2)
+    simulated = model.bands(data)
+    values = simulated.ys if simulated.hidden is None else np.concatenate([simulated.ys, simulated.hidden], axis=2)
     records: list[Smoothed] = []
     with scope_of(model):
         rates = jax.jit(jax.vmap(read))
         for row, (name, length) in enumerate(zip(data.trajectories, data.lengths, strict=True)):
-            known = np.flatnonzero(np.isfinite(values[row, :length].sum(axis=1)))
-            rows = slice(int(known[0]) if known.size else 0, int(length))  # From the start on, which may be later.
-            if known.size < rows.stop - rows.start:
+            finite_rows = np.flatnonzero(np.isfinite(values[row, :length].sum(axis=1)))
+            rows = slice(int(finite_rows[0]) if finite_rows.size else 0, int(length))  # The trajectory can start later.
+            if finite_rows.size < rows.stop - rows.start:
                 raise ValueError(f"the model can't simulate the trajectory {name!r}, so its field can't be read there.")
             t, ys, us = data.ts[row, rows], values[row, rows], data.us[row, rows]
-            read_there = np.asarray(rates(*(jnp.asarray(each, float) for each in (t, ys, us))), np.float64)
+            read_there = np.asarray(rates(*(jnp.asarray(columns, float) for columns in (t, ys, us))), np.float64)
             records.append(record_of(t, ys, us, read_there, data.ys[row, rows], model.scaler.turns))
     return Reading(records, sees, balance) if balance else with_units(Reading(records, sees, None), model.latent)
 
 
 def with_units(reading: Reading, states: Sequence[str]) -> Reading:
-    """A reading in which hidden states that are a rate but for their unit, as velocities, have its unit.
+    """Rescales hidden states that are multiples of a rate, such as velocities, to equal this rate.
 
-    Their unit is the model's choice, which no measurement tells. That they are the rate is then known.
+    Measurements do not determine the unit of hidden states. After rescaling, these rates are known equations.
     """
     records = reading.records
     measured = np.isfinite(records[0].raw).any(axis=0)
-    rates = np.concatenate([each.rates for each in records])
-    values = np.concatenate([each.values for each in records])[:, : len(states)]
+    rates = np.concatenate([record.rates for record in records])
+    values = np.concatenate([record.values for record in records])[:, : len(states)]
     units = np.ones(len(states))
     known: dict[int, int] = {}
     for hidden in np.flatnonzero(~measured):
@@ -88,11 +88,11 @@ def with_units(reading: Reading, states: Sequence[str]) -> Reading:
     names = {at: f"rate{at}_" for at in sought}
     texts = tuple(names[at] if at in names else str(states[known[at]]) for at in range(len(states)))
     balance = Balance(tuple(states[at] for at in sought), tuple(names.values()), texts)
-    return Reading([in_units(each, units, sought) for each in records], reading.sees, balance)
+    return Reading([in_units(record, units, sought) for record in records], reading.sees, balance)
 
 
 def in_units(record: Smoothed, units: np.ndarray, sought: Sequence[int]) -> Smoothed:
-    """A record whose states are multiplied by units, and whose rates are those of some states."""
+    """Multiplies the states of a record by units, and keeps the rates of some states."""
     values = record.values.copy()
     values[:, : len(units)] *= units
     splines = tuple(spline_through(record.t, column) for column in values[:, : len(units)].T)
@@ -102,22 +102,22 @@ def in_units(record: Smoothed, units: np.ndarray, sought: Sequence[int]) -> Smoo
 def record_of(
     t: np.ndarray, ys: np.ndarray, us: np.ndarray, rates: np.ndarray, measured: np.ndarray, turns: Turns
 ) -> Smoothed:
-    """A record whose smooth values are a model's states, of which the first were measured."""
+    """Returns a record whose smooth values are a model's states; the first states were measured."""
     count = measured.shape[1]
     raw, spread, noise = np.full(ys.shape, np.nan), np.ones(ys.shape), 0.0
     raw[:, :count] = near_columns(measured, ys[:, :count], turns)
     for state in range(count):
         known = np.isfinite(raw[:, state])
         scale = float(raw[known, state].std()) or 1.0
-        left, smooth = (raw[known, state] - ys[known, state]) / scale, ys[known, state] / scale
-        spread[:, state] = np.interp(t, t[known], spread_of(left, smooth))
-        noise = max(noise, float(left.std()))
+        residuals, smooth = (raw[known, state] - ys[known, state]) / scale, ys[known, state] / scale
+        spread[:, state] = np.interp(t, t[known], spread_of(residuals, smooth))
+        noise = max(noise, float(residuals.std()))
     splines = tuple(spline_through(t, column) for column in ys.T)
     return Smoothed(t, np.hstack([ys, us]), rates, splines, raw, spread, noise)
 
 
 def balance_of(field: Hybrid) -> Balance:
-    """The balance in which the network's terms are sought, and the constants of the known equations are refined."""
+    """Returns the balance that replaces the network's terms and refines the constants of the known equations."""
     known, states = field.known, field.known.system.states
     if known.triggers:
         raise ValueError("discover does not read triggers; fit the equations between them.")
@@ -133,14 +133,14 @@ def balance_of(field: Hybrid) -> Balance:
 
 
 def network_of(field: Hybrid) -> Reader:
-    """What the network gives in the user's units: the terms, then the remainders of the rates, `(function,)`."""
+    """Returns a function for the network's output in user units: terms, then remainders of the rates, `(function,)`."""
     system, rest = field.known.system, np.array(field.rest, int)
     sizes = [size for _, size in field.terms]
 
     def read(t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]) -> Float[Array, " function"]:
-        given = field.correction(*system.in_solver_units(t, y, u))
-        added = jnp.zeros(len(system.states), given.dtype).at[rest].set(given[len(sizes) :])
-        terms = given[: len(sizes)] * jnp.asarray(sizes, given.dtype)
+        output = field.correction(*system.in_solver_units(t, y, u))
+        added = jnp.zeros(len(system.states), output.dtype).at[rest].set(output[len(sizes) :])
+        terms = output[: len(sizes)] * jnp.asarray(sizes, output.dtype)
         return jnp.concatenate([terms, system.users_rates(y, added)[rest]])
 
     return read

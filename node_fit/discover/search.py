@@ -1,4 +1,4 @@
-"""The search for equations: candidates of each state, systems of them that simulations judge, and a verdict."""
+"""Searches for equations: proposes candidates for each state, simulates systems of them, and reaches a verdict."""
 
 import itertools
 import re
@@ -39,34 +39,35 @@ from .watch import SearchWatch, TimeIsUp
 
 INTERRUPTED = "was interrupted"
 NAME_OF_ANGLE = re.compile(r"(?<![a-z])(angle|theta)(?![a-z])", re.IGNORECASE)
-# Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
+# Number of candidates of each state that are combined, and the size up to which the best of each size is combined too.
 COMBINED, SHORT_SUM = 4, 5
-# Systems whose terms are dropped at last.
+# Number of systems whose terms are dropped in the last step.
 SHORTENED = 6
-# Candidates with the shortest descriptions that are combined, too, whatever they are on their own.
+# Number of candidates with the shortest descriptions that are always combined, however they rank when simulated.
 FIRST = 3
 # The library of the user's terms.
 OWN = "own"
-# By effort: candidates of each state that are simulated on their own. These are counts, not seconds, so that a slower
-# machine finds the same.
+# By effort: number of candidates of each state that are simulated separately. Counts, not seconds, keep results
+# independent of the machine's speed.
 SCREENED = {"quick": 48, "normal": 60, "thorough": 150}
-# By effort: how often candidates are searched again along the best simulation, where there is noise.
+# By effort: number of repeated searches along the best simulation, for noisy data.
 REPEATS = {"quick": 1, "normal": 2, "thorough": 4}
-# By effort: rounds in which terms are dropped, added and replaced.
+# By effort: maximum number of rounds that drop, add and replace terms.
 ROUNDS = {"quick": 3, "normal": 6, "thorough": 12}
 RESAMPLES = 20
-# The most evaluations of a simulation.
+# Maximum number of evaluations per simulation.
 MOST_EVALUATIONS = 20_000
-# Of many records, some that have about so many rows together.
+# Approximate maximum number of rows in total; of more records, a sample is used.
 MOST_ROWS = 1_000
 
 
 @dataclass(frozen=True)
 class FoundSystem:
-    """A system that was found: its equations by state, its constants by name, error, size and evidence.
+    """A discovered system: its equations by state, its constants by name, error, size and evidence.
 
-    `error` is the mean squared error of the simulation, in standard deviations of each state; `escapes` says that it
-    runs away from a start within the data's range; `start` are the states at the first row of the first record.
+    `error` is the mean squared error of the simulation, in standard deviations of each state; `escapes` is whether it
+    diverges from an initial state within the data's range; `start` holds the states at the first row of the first
+    record.
     """
 
     equations: dict[str, str]
@@ -84,17 +85,17 @@ class FoundSystem:
     def simulate(
         self, start: Sequence[float] | np.ndarray, ts: np.ndarray, us: Mapping[str, np.ndarray] | None = None
     ) -> np.ndarray | None:
-        """States at times, `(row, state)`, by LSODA; None if the solver gives up.
+        """Simulates the states at times `ts` with LSODA, `(row, state)`; None if the solver fails.
 
-        **Arguments:** `start`: of the states, at the first time. `us`: inputs by name, `(row,)`.
+        **Arguments:** `start`: initial states, at the first time. `us`: inputs by name, `(row,)`.
         """
         inputs = {name: interpolate_input(ts, column) for name, column in (us or {}).items()}
         rates = read_tape(list(self.equations.values()), [*self.equations, *inputs, *self.constants])
         constants = list(self.constants.values())
 
         def slope(t: float, y: np.ndarray) -> np.ndarray:
-            given = [at(np.asarray(t)) for at in inputs.values()]
-            return np.array(rates([*y, *given, *constants]), float)
+            drivers = [interpolate(np.asarray(t)) for interpolate in inputs.values()]
+            return np.array(rates([*y, *drivers, *constants]), float)
 
         return solve_or_give_up(slope, start, ts)
 
@@ -102,7 +103,7 @@ class FoundSystem:
 def solve_or_give_up(
     slope: Callable[[float, np.ndarray], np.ndarray], start: Sequence[float] | np.ndarray, ts: np.ndarray
 ) -> np.ndarray | None:
-    """States at times, `(row, state)`, by LSODA; None if they run away, or its steps become too small."""
+    """Solves for the states at `ts` with LSODA, `(row, state)`; None if they diverge or its steps become too small."""
     from scipy.integrate import solve_ivp
 
     left = MOST_EVALUATIONS
@@ -116,19 +117,19 @@ def solve_or_give_up(
 
     try:
         with np.errstate(all="ignore"):
-            done = solve_ivp(counted, (ts[0], ts[-1]), start, t_eval=ts, method="LSODA", rtol=1e-7, atol=1e-9)
+            solution = solve_ivp(counted, (ts[0], ts[-1]), start, t_eval=ts, method="LSODA", rtol=1e-7, atol=1e-9)
     except ArithmeticError:
         return None
-    return done.y.T if done.success and np.isfinite(done.y).all() else None
+    return solution.y.T if solution.success and np.isfinite(solution.y).all() else None
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a search found: systems, the best first, the share of resamples with each term, and a verdict.
+    """The results of a search: systems, the best first, the share of resamples with each term, and a verdict.
 
-    `fits` says whether the best leaves nothing but noise, `explained` whether it explains the records, too; `verdict`
-    says so in a sentence. `reached`: states of the records without noise, `(row, state)`. `interrupted`: whether Ctrl-C
-    has ended the search.
+    `fits`: whether the best system's residuals are only noise. `explained`: whether it also explains the records.
+    `verdict`: both in one sentence. `reached`: states of the records without noise, `(row, state)`. `interrupted`:
+    whether Ctrl-C ended the search.
     """
 
     ranked: list[FoundSystem]
@@ -142,10 +143,10 @@ class Findings:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The terms that equations may have; `node_fit.discover` describes each.
+    """The terms that equations can have; `node_fit.discover` describes the fields.
 
-    `libraries` are all if None. `terms`, `required` and `forbidden` are texts, in which `^` is a power. `conserved` are
-    sums of states. With `mass_action`, terms are those of reactions.
+    `libraries` means all of them if None. `terms`, `required` and `forbidden` are texts in which `^` is a power.
+    `conserved` are sums of states. With `mass_action`, the terms are those of reactions.
     """
 
     libraries: Sequence[str] | None = None
@@ -165,7 +166,7 @@ class Vocabulary:
             object.__setattr__(self, name, texts)
 
     def check(self, names: Sequence[str], offered: Iterable[Term]) -> None:
-        """Checks that texts are terms of these states and inputs, and that those forbidden are offered.
+        """Checks that texts use only these states and inputs, and that forbidden terms are among the offered ones.
 
         **Raises:** `ValueError` that names the text.
         """
@@ -181,26 +182,26 @@ class Vocabulary:
                 raise ValueError(f"forbidden: {text!r} is none of the terms that are searched; leave it out.")
 
     def make_terms(self, names: Sequence[str], values: np.ndarray, angles: Sequence[str]) -> dict[str, list[Term]]:
-        """The terms of each library, without the forbidden ones; the user's are a library of their own.
+        """Returns the terms of each library without the forbidden ones; the user's terms form a separate library.
 
-        Of libraries that the user has not chosen, only terms are taken that fit to angles.
+        If the user chose no libraries, only terms that suit angles are taken from them.
         """
-        chosen = LIBRARIES if self.libraries is None else self.libraries
-        found = {kind: make_library(kind, names, values) for kind in chosen}
+        kinds = LIBRARIES if self.libraries is None else self.libraries
+        terms = {kind: make_library(kind, names, values) for kind in kinds}
         if self.libraries is None:
-            found = {kind: [term for term in every if fits_angles(term, angles)] for kind, every in found.items()}
-        found[OWN] = [Term(f"({text})", count(parse("terms", text))) for text in self.terms]
-        found[OWN] += [Term(text, count(parse("required", text))) for text in self.required]
-        self.check(names, itertools.chain.from_iterable(found.values()))
-        return {kind: self.allow(every) for kind, every in found.items()}
+            terms = {kind: [term for term in library if fits_angles(term, angles)] for kind, library in terms.items()}
+        terms[OWN] = [Term(f"({text})", count(parse("terms", text))) for text in self.terms]
+        terms[OWN] += [Term(text, count(parse("required", text))) for text in self.required]
+        self.check(names, itertools.chain.from_iterable(terms.values()))
+        return {kind: self.allow(library) for kind, library in terms.items()}
 
     def allow(self, terms: Iterable[Term]) -> list[Term]:
-        """The terms that are not forbidden, however these are written."""
+        """Returns the terms that are not forbidden, regardless of how these are written."""
         shapes = {shape_of_term(text) for text in self.forbidden}
         return [term for term in terms if shape_of_term(term.text) not in shapes]
 
     def make_balance(self, states: Sequence[str]) -> Balance:
-        """The balance of equations of measured states."""
+        """Returns the balance of the equations of measured states."""
         if self.mass_action:
             return reacting(states, self.conserved)
         return conserving(states, self.conserved) if self.conserved else Balance.apart(states)
@@ -208,10 +209,10 @@ class Vocabulary:
     def offer(
         self, balance: Balance, names: Sequence[str], values: np.ndarray, angles: Sequence[str]
     ) -> list[list[list[Term]]]:
-        """For each function, the sets of terms that are searched together.
+        """Returns, for each function, the sets of terms that are searched together.
 
-        **Arguments:** `names`, `values`: of what functions may depend on, and `(row, name)`. `angles`: those of them
-        that are angles.
+        **Arguments:** `names`, `values`: variables that functions can depend on, and their values `(row, name)`.
+        `angles`: variables that are angles.
         """
         if balance.offered is not None:
             self.check(names, itertools.chain.from_iterable(balance.offered))
@@ -221,10 +222,11 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Source:
-    """What equations are searched in.
+    """The data in which equations are searched.
 
-    **Arguments:** `judge`: of the records. `views`: of their rates. `clean`: whether they are free of noise. `sees`:
-    names that the functions may depend on. `repeats`: whether rates are read again from the best simulation.
+    **Arguments:** `judge`: judge of the records. `views`: views of their rates. `clean`: whether they are free of
+    noise. `sees`: names that the functions can depend on. `repeats`: whether rates are read again from the best
+    simulation.
     `angles`: states that are angles.
     """
 
@@ -246,7 +248,7 @@ def search(
     seed: int = 0,
     watch: SearchWatch | None = None,
 ) -> Findings:
-    """Searches for the equations of a system in measurements; the arguments are those of `node_fit.discover`."""
+    """Searches measurements for the equations of a system; takes the arguments of `node_fit.discover`."""
     check_data_of(data)
     data = few_records(data)
     records = smooth_records(data, 1.0)
@@ -269,7 +271,7 @@ def search_field(
     seed: int = 0,
     watch: SearchWatch | None = None,
 ) -> Findings:
-    """Searches for the equations of a fitted model's field, which are judged by the data that it was fitted to."""
+    """Searches for the equations of a fitted model's vector field, and judges them on the data of the fit."""
     check_data_of(data)
     data = few_records(data)
     reading = read_field(model, data)
@@ -283,13 +285,12 @@ def search_field(
     return search_source(source, vocabulary, symbolic, resamples, effort, seed)
 
 
-# Matrices are small, and many threads at one of them wait for each other: on two busy cores, a pendulum took 126 s
-# instead of 14.
+# The matrices are small, so threads mostly wait for each other: on two busy cores, a pendulum took 126 s instead of 14.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def search_source(
     source: Source, vocabulary: Vocabulary, symbolic: bool | None, resamples: int, effort: Effort, seed: int
 ) -> Findings:
-    """Searches for equations in smooth records, or in those of a model."""
+    """Searches for equations in smoothed records or in those of a model."""
     symbolic = has_symbolic() if symbolic is None else symbolic
     if symbolic and not has_symbolic():
         raise ValueError('symbolic search needs pyoperon; install it with `pip install "node-fit[discover]"`.')
@@ -307,15 +308,15 @@ def search_source(
     if beam.ended is not None:
         verdict += f" The search {beam.ended}."
     reached = judge.values[:, : len(judge.states)]
-    systems = [describe(each, judge) for each in judged]
+    systems = [describe(system, judge) for system in judged]
     return Findings(systems, shares, fits, explained, verdict, reached, beam.ended == INTERRUPTED)
 
 
 class Search:
-    """Systems that were judged so far, the best first; an interruption keeps them.
+    """A search and the systems judged so far, the best first; an interruption keeps them.
 
-    **Arguments:** `source`: what is searched in. `offered`: for each function, terms that are searched together.
-    `required`: terms that no sum loses. `effort`: how much is tried.
+    **Arguments:** `source`: the data to search. `offered`: for each function, the terms that are searched together.
+    `required`: terms that are never dropped. `effort`: the effort of the search.
     """
 
     def __init__(
@@ -328,16 +329,16 @@ class Search:
         self.source, self.offered, self.required, self.effort = source, offered, required, effort
         self.judge = source.judge
         self.judged: list[JudgedSystem] = []
-        # Why the search has ended before its time.
+        # Why the search ended early.
         self.ended: str | None = None
-        given = np.concatenate([each.rates for each in self.judge.records])
-        known = self.judge.balance.absorb(flat(itertools.chain(*offered)), self.judge.names, self.judge.values, given)
-        self.absorbed = [each - set(required) for each in known]
+        rates = np.concatenate([entry.rates for entry in self.judge.records])
+        known = self.judge.balance.absorb(flat(itertools.chain(*offered)), self.judge.names, self.judge.values, rates)
+        self.absorbed = [entry - set(required) for entry in known]
 
     def run(self, seed: int | None) -> None:
         """Combines formulas of each function, and improves the best system.
 
-        **Arguments:** `seed`: of the symbolic search, or None for sums of terms alone.
+        **Arguments:** `seed`: seed of the symbolic search, or None to search only sums of terms.
         """
         others: Sequence[Sequence[Formula]] = ()
         with self.keeping():
@@ -353,14 +354,14 @@ class Search:
         self.judged = count_independent(self.judged)
         self.judge.share = self.judged[0].share
         if self.ended is None and self.judge.share < 1:
-            # What fewer values told of a term may not be worth it; the best then may be shorter by several terms.
+            # With fewer independent values, the best system can be shorter by several terms.
             shorter = [system for each in self.judged[:SHORTENED] for system in drops(each.formulas)]
             with self.keeping():
                 self.improve(others, shorter)
 
     @contextmanager
     def keeping(self) -> Generator[None]:
-        """A context that an interruption or the end of the time ends, once there is a system to return."""
+        """Returns a context that ends quietly on an interruption or a time-out, once a system was judged."""
         try:
             yield
         except (KeyboardInterrupt, TimeIsUp) as end:
@@ -374,7 +375,7 @@ class Search:
     def propose(
         self, judge: Judge, views: Sequence[View], clean: bool, seed: int | None
     ) -> tuple[list[System], list[list[Formula]]]:
-        """Systems to begin with, and formulas of each function that are to be tried in others."""
+        """Returns initial systems, and formulas of each function to try in other systems."""
         balance, most = judge.balance, SCREENED[self.effort]
         if balance.shares is not None:
             found = joint_candidates(views, self.offered, judge.names, balance, clean, most)
@@ -395,17 +396,17 @@ class Search:
     def find_sums(
         self, views: Sequence[View], groups: Sequence[Sequence[Term]], place: int, clean: bool, most: int, limit: int
     ) -> list[Formula]:
-        """Sums of terms for a function, the shortest descriptions first, without those that known constants absorb.
+        """Finds sums of terms for a function, shortest description first, without terms that known constants absorb.
 
-        These are in each regression, since a network may have learnt a part of what the known equations say.
+        Each regression includes the absorbed terms, since a network can have learnt a part of the known equations.
         """
         absorbed = self.absorbed[place]
         kept = (*self.required, *absorbed)
         found = sparse_candidates(views, groups, self.source.sees, place, clean, most, kept, limit)
         shortest: dict[tuple[str, ...], Formula] = {}
-        for each in found:
-            left = each.without_terms(absorbed)
-            shortest.setdefault(left.terms, left)
+        for formula in found:
+            remaining = formula.without_terms(absorbed)
+            shortest.setdefault(remaining.terms, remaining)
         return list(shortest.values())
 
     def improve(self, others: Sequence[Sequence[Formula]], systems: Sequence[System] = ()) -> None:
@@ -413,16 +414,16 @@ class Search:
             place: [term for term in flat(groups) if term.text not in self.absorbed[place]]
             for place, groups in enumerate(self.offered)
         }
-        for at in range(ROUNDS[self.effort]):
+        for number in range(ROUNDS[self.effort]):
             best = self.judged[0]
             explained = 100 * max(1 - best.error, 0.0)
-            self.judge.watch(f"round {at + 1}: of {len(self.judged)} systems, the best explains {explained:.4g} %")
+            self.judge.watch(f"round {number + 1}: of {len(self.judged)} systems, the best explains {explained:.4g} %")
             self.judged = self.judge.improve(self.judged, terms, others, systems, self.required)
             if self.judged[0] is best:
                 break
 
     def search_again(self, best: JudgedSystem) -> tuple[list[list[Formula]], list[System]]:
-        """Formulas of each function, or systems, along the simulation of a system, which is smoother than a spline."""
+        """Proposes formulas and systems along the simulation of a system, which is smoother than a spline."""
         judge = self.judge
         again = Judge(judge.follow(best), judge.states, judge.inputs, judge.balance, judge.watch)
         again.steps, again.linked = judge.steps, judge.linked
@@ -430,7 +431,7 @@ class Search:
         return others, systems if again.balance.shares is not None else []
 
     def share_terms(self, resamples: int, seed: int) -> dict[str, dict[str, float]]:
-        """For each term of a sum, the share of resamples of rows whose shortest description contains it."""
+        """Computes for each term of a sum the share of resamples whose shortest description contains it."""
         best, balance, draw = self.judged[0].formulas, self.judge.balance, np.random.default_rng(seed)
         view, clean, sees = self.source.views[0], self.source.clean, self.source.sees
         seen = [self.judge.names.index(name) for name in sees]
@@ -444,8 +445,8 @@ class Search:
 
         def shortest(place: int) -> list[Formula]:
             terms, groups = best[place].terms, self.offered[place]
-            own = [group for group in groups if set(terms) <= {term.text for term in group}]
-            group = min(own, key=len, default=flat(groups))
+            containing = [group for group in groups if set(terms) <= {term.text for term in group}]
+            group = min(containing, key=len, default=flat(groups))
             return self.find_sums([resample()], [group], place, clean, 1, MAX_RESAMPLED_SUBSETS)
 
         whole: list[list[tuple[Formula, ...]]] = []
@@ -462,10 +463,10 @@ class Search:
 
 
 def screen_state(judge: Judge, candidates: Sequence[Formula], state: int) -> list[Formula]:
-    """Of candidates of one state's rate the most probable ones, the most probable of each size, and the first ones.
+    """Selects the most probable candidates of one state's rate, the most probable of each size, and the first ones.
 
-    These describe the rates best. A state on its own may be unstable along the noisy splines of the others, which the
-    whole system is not, so that its true rate is the least probable of all.
+    The first ones describe the rates best. A state simulated alone can be unstable along the noisy splines of the
+    others even if the whole system is stable; its true rate is then the least probable candidate.
     """
     kept: list[Formula] = []
     sizes: set[int] = set()
@@ -495,29 +496,29 @@ def check_data_of(data: Dataset) -> None:
 
 
 def few_records(data: Dataset) -> Dataset:
-    """Of many records, an even choice."""
+    """Samples the records evenly if they have too many rows."""
     return data.sample(max(MOST_ROWS // int(data.lengths.max()), 1))
 
 
 def find_angles(data: Dataset) -> list[str]:
-    """States that are angles, as the data say (`angles`) or their names: `angle`, `theta_1`."""
+    """Returns the states that are angles, according to the data (`angles`) or their names: `angle`, `theta_1`."""
     return [name for name in data.states if name in data.angles or NAME_OF_ANGLE.search(name)]
 
 
 def smooth_records(data: Dataset, strength: float) -> list[Smoothed]:
-    found: list[Smoothed] = []
+    records: list[Smoothed] = []
     for row, length in enumerate(data.lengths):
-        found.append(smooth_record(data.ts[row, :length], data.ys[row, :length], data.us[row, :length], strength))
-    return found
+        records.append(smooth_record(data.ts[row, :length], data.ys[row, :length], data.us[row, :length], strength))
+    return records
 
 
 def flat(libraries: Iterable[Sequence[Term]]) -> list[Term]:
-    """All terms, each once."""
-    return list({term.text: term for every in libraries for term in every}.values())
+    """Returns all terms without duplicates."""
+    return list({term.text: term for library in libraries for term in library}.values())
 
 
 def group_terms(libraries: Mapping[str, Sequence[Term]]) -> list[list[Term]]:
-    """Sets of terms whose sums are searched: polynomials, and those of low degree with some libraries each."""
+    """Returns the sets of terms whose sums are searched: low-degree polynomials combined with other libraries."""
     low = [libraries.get(kind, []) for kind in LOW_DEGREE]
     more = [[libraries.get(kind, []) for kind in kinds] for kinds in GROUPS]
     groups = [flat([*low, *each, libraries[OWN]]) for at, each in enumerate(more) if any(each) or not at]
@@ -525,16 +526,18 @@ def group_terms(libraries: Mapping[str, Sequence[Term]]) -> list[list[Term]]:
 
 
 def combine_formulas(kept: Sequence[Sequence[Formula]]) -> list[tuple[Formula, ...]]:
-    """The first candidates of all states, with another one of one state each."""
+    """Returns systems of all first candidates with the candidate of one state replaced."""
     first = tuple(each[0] for each in kept)
     return [(*first[:state], formula, *first[state + 1 :]) for state, every in enumerate(kept) for formula in every[1:]]
 
 
 def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
-    """The system with names for its constants that no state, input or known constant has."""
+    """Names the system's constants unlike any state, input or known constant, and writes its equations."""
     balance, own = judge.balance, list(judge.balance.constants)
     taken = [*judge.names, *own]
-    letter = next(each for each in ("c", "k", "p", "constant_") if not any(name.startswith(each) for name in taken))
+    letter = next(
+        prefix for prefix in ("c", "k", "p", "constant_") if not any(name.startswith(prefix) for name in taken)
+    )
     texts: list[str] = []
     constants: dict[str, float] = {}
     for place, formula in enumerate(judged.formulas):

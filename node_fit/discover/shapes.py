@@ -1,4 +1,4 @@
-"""The shape of a term: what is the same in all its texts, however factors and summands are ordered."""
+"""Computes the shape of a term, which does not depend on the order of factors and summands."""
 
 import functools
 from collections import Counter
@@ -10,9 +10,9 @@ from ..model.fields.equations import parse
 
 @functools.lru_cache(maxsize=16_384)
 def shape_of_term(text: str) -> str:
-    """The shape of a term, in which numbers are alike, and those that multiply the term are left out.
+    """Returns the shape of a term, which ignores the values of numbers and omits numeric factors of the term.
 
-    So `b*a`, `a*b` and `2*a*b` have one shape, and `x/(1 + x)` and `x/(x + 0.3)`.
+    For example, `b*a`, `a*b` and `2*a*b` share one shape, and so do `x/(1 + x)` and `x/(x + 0.3)`.
     """
     return write_product(parse("term", text), with_number=False)
 
@@ -24,7 +24,7 @@ def write_shape(node: Expression) -> str:
         case Symbol(name):
             return name
         case Application("+" | "-"):
-            signed = [("-" if sign < 0 else "+") + write_shape(each) for sign, each in summands_of(node)]
+            signed = [("-" if sign < 0 else "+") + write_shape(summand) for sign, summand in summands_of(node)]
             return f"({' '.join(sorted(signed))})"
         case Application("^", (base, exponent)) if not is_integer_literal(exponent):
             return f"{write_shape(base)}^{write_shape(exponent)}"
@@ -48,7 +48,7 @@ def is_integer_literal(node: Expression) -> bool:
 
 
 def factors_of(node: Expression, power: int = 1) -> Iterator[tuple[Expression, int]]:
-    """The factors of an expression, with their whole powers; a sign is a number."""
+    """Yields the factors of an expression with their integer powers; a sign is a number."""
     match node:
         case Application("*", arguments):
             for argument in arguments:
@@ -66,7 +66,7 @@ def factors_of(node: Expression, power: int = 1) -> Iterator[tuple[Expression, i
 
 
 def summands_of(node: Expression, sign: int = 1) -> Iterator[tuple[int, Expression]]:
-    """The summands of a sum that are not 0, with their signs."""
+    """Yields the nonzero summands of a sum with their signs."""
     match node:
         case Application("+", arguments):
             for argument in arguments:
@@ -77,14 +77,14 @@ def summands_of(node: Expression, sign: int = 1) -> Iterator[tuple[int, Expressi
         case Application("negative", (inner,)):
             yield from summands_of(inner, -sign)
         case _ if not is_zero(node):
-            own, node = take_sign(node)
-            yield sign * own, node
+            inner_sign, node = take_sign(node)
+            yield sign * inner_sign, node
         case _:
             pass
 
 
 def take_sign(node: Expression) -> tuple[int, Expression]:
-    """The sign of a product's first factor, and the product without it."""
+    """Returns the sign of a product's first factor, and the product without it."""
     match node:
         case Application("negative", (inner,)):
             return -1, inner

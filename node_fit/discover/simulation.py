@@ -1,4 +1,4 @@
-"""Simulates many right-hand sides at once, and fits their constants and starts by Levenberg and Marquardt's method."""
+"""Simulates many right-hand sides at once, and fits their constants and initial states by Levenberg-Marquardt."""
 
 import itertools
 import math
@@ -15,32 +15,32 @@ from .balance import Balance
 from .formulas import Formula, read_tape
 from .watch import say_nothing
 
-# Relative change of the sum of squares below which a fit has ended, and what a residual of a failed simulation is.
+# Relative change of the sum of squares below which a fit has converged, and the residual of a failed simulation.
 FITTED_WELL, FAILED_RESIDUAL = 1e-4, 1e3
-# Relative error of the simulation below which a better fit counts for nothing.
+# Relative error of the simulation below which fits are not distinguished.
 RESOLUTION = 1e-4
-# Relative step of finite differences: solver steps are fixed, so that simulations are smooth in their constants.
+# Relative step of finite differences; solver steps are fixed, so simulations are smooth in their constants.
 DIFFERENCE = 1e-6
-# Of the Jacobians of stiff systems, relative to the largest value of each state.
+# Step for the Jacobians of stiff systems, relative to the largest value of each state.
 STATE_NUDGE = 1e-7
-# Rates, relative to solver steps, beyond which rounding hides the identity in what a stiff step inverts.
+# Largest entry of the matrix inverted in a stiff step; beyond it, rounding hides the identity.
 STIFFEST = 1e14
-# Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
+# Evaluations after which members are dropped whose likelihood is lower by a factor of exp(BEHIND/2).
 UNTIL_LEFT, BEHIND = 3, 100.0
-# A function that a text calls.
+# A function call in a text.
 FUNCTION = re.compile(r"[a-z]\w*(?=\()")
 DAMPING, STEEPEST = Damping(minimum=1e-9, maximum=1e6), 1e12
 
 
 @dataclass(frozen=True)
 class Span:
-    """Records, or windows of them, that are simulated at once; shorter ones are padded with steps of no length.
+    """Records, or windows of them, that are simulated at once; shorter ones are padded with zero-length steps.
 
-    **Arguments:** `steps`: times between rows, `(row - 1, record)`. `drivers`: what is given of other states and
-    inputs at the begin, middle and end of each of the solver's steps, `(row - 1, step, 3, driver, record)`. `raw`:
-    measurements, `(row, state, record)`, NaN where there is none. `spread`: relative size of the noise there. `starts`:
-    `(state, record)`. `follows`: whether a window begins where the one before ends, so that their states must meet.
-    `stiff`: whether an implicit method solves.
+    **Arguments:** `steps`: times between rows, `(row - 1, record)`. `drivers`: known values of other states and inputs
+    at the beginning, middle and end of each solver step, `(row - 1, step, 3, driver, record)`. `raw`: measurements,
+    `(row, state, record)`, NaN if missing. `spread`: relative size of their noise. `starts`: initial states,
+    `(state, record)`. `follows`: whether a window continues the previous one, so that their states must match. `stiff`:
+    whether to use an implicit method.
     """
 
     steps: np.ndarray
@@ -52,36 +52,36 @@ class Span:
     stiff: bool = False
 
     def begin(self, rows: int) -> "Span":
-        """The first rows of each window."""
+        """Returns the first rows of each window."""
         parts = {name: getattr(self, name)[: rows - 1] for name in ("steps", "drivers")}
         return replace(self, raw=self.raw[:rows], spread=self.spread[:rows], **parts)
 
     def simulate(self, rates: Tape, constants: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """States by a method of Runge and Kutta, or of Rosenbrock, with fixed steps, `(row, state, member, record)`.
+        """Simulates with fixed Runge-Kutta or Rosenbrock steps; returns the states, `(row, state, member, record)`.
 
         **Arguments:** `constants`: `(constant, member)`. `starts`: `(state, member, record)`.
         """
-        own, each = [*constants[:, :, None]], self.drivers.shape[1]
-        found = np.empty((len(self.steps) + 1, *starts.shape))
-        found[0] = y = starts
+        columns, substeps = [*constants[:, :, None]], self.drivers.shape[1]
+        states = np.empty((len(self.steps) + 1, *starts.shape))
+        states[0] = y = starts
         buffers = [np.empty_like(starts) for _ in range(4)]
         nudges = STATE_NUDGE * np.nanmax(np.abs(self.raw), axis=(0, 2)).clip(1e-30) if self.stiff else None
 
         def slope(y: np.ndarray, given: np.ndarray, into: np.ndarray) -> np.ndarray:
-            for at, value in enumerate(rates([*y, *given[:, None], *own])):
+            for at, value in enumerate(rates([*y, *given[:, None], *columns])):
                 into[at] = value
             return into
 
         with np.errstate(all="ignore"):
             for row, drivers in enumerate(self.drivers):
-                h = self.steps[row] / each
+                h = self.steps[row] / substeps
                 for given in drivers:
                     if nudges is None:
                         y = step_explicitly(slope, y, h, given, buffers)
                     else:
                         y = step_implicitly(slope, y, h, given[1], nudges)
-                found[row + 1] = y
-        return found
+                states[row + 1] = y
+        return states
 
 
 Slope = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -90,7 +90,7 @@ Slope = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 def step_explicitly(
     slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarray, buffers: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """A step of the classical method of Runge and Kutta."""
+    """Takes a step of the classical Runge-Kutta method."""
     first, middle, last = given
     a = slope(y, first, buffers[0])
     b = slope(y + 0.5 * h * a, middle, buffers[1])
@@ -100,9 +100,9 @@ def step_explicitly(
 
 
 def step_implicitly(slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarray, nudges: np.ndarray) -> np.ndarray:
-    """A step of RODAS3, a method of Rosenbrock of order 3 (A. Sandu et al., Atmos. Environ. 31, 1997, 3459).
+    """Takes a step of RODAS3, a Rosenbrock method of order 3 (A. Sandu et al., Atmos. Environ. 31, 1997, 3459).
 
-    **Arguments:** `y`: `(state, member, record)`. `h`: `(record,)`. `nudges`: by which states move for the Jacobian.
+    **Arguments:** `y`: `(state, member, record)`. `h`: `(record,)`. `nudges`: steps of the states for the Jacobian.
     """
 
     def rate(y: np.ndarray) -> np.ndarray:
@@ -128,7 +128,7 @@ def step_implicitly(slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarra
 
 @dataclass(frozen=True, eq=False)
 class Summand:
-    """A part of a sum: which function it adds to, its text with named constants, and which members have it."""
+    """A part of a sum: the function that it belongs to, its text with named constants, and the members that have it."""
 
     unknown: str
     text: str
@@ -136,7 +136,7 @@ class Summand:
 
 
 def number_constants(systems: Sequence[Sequence[Formula]]) -> tuple[list[dict[str, list[int]]], int]:
-    """For each function, the places of the constants of all parts that a system has there; and how many there are."""
+    """Returns the indices of the constants of all parts of each function, and the number of constants."""
     places: list[dict[str, list[int]]] = [{} for _ in systems[0]]
     total = 0
     for system in systems:
@@ -149,22 +149,22 @@ def number_constants(systems: Sequence[Sequence[Formula]]) -> tuple[list[dict[st
 
 
 def parts_by_function(systems: Sequence[Sequence[Formula]]) -> list[list[tuple[str, ...]]]:
-    """The parts of each function, in all systems."""
-    return [[formula.parts for formula in each] for each in zip(*systems, strict=True)]
+    """Returns the parts of each function in all systems."""
+    return [[formula.parts for formula in column] for column in zip(*systems, strict=True)]
 
 
 def functions_in(system: Sequence[Formula]) -> set[str]:
-    """The functions that a system calls, such as `sin`."""
+    """Returns the names of the functions that a system calls, such as `sin`."""
     return {name for formula in system for part in formula.parts for name in FUNCTION.findall(part)}
 
 
 @dataclass(frozen=True)
 class Family:
-    """Systems with one union of parts: a member has constants for its own parts, and gates close the others.
+    """Systems that share the union of their parts: gates switch off the parts that a member lacks.
 
-    **Arguments:** `rates`: of each state. `constants`: `(member, constant)`. `free`: which of them a member
-    has. `owners`: for each member and state, the places of its formula's constants. `kinds`: of each member; those of a
-    kind call the same functions, and have rates without the parts of others, in `rates_of`.
+    **Arguments:** `rates`: rate of each state. `constants`: `(member, constant)`. `free`: whether a member has each
+    constant. `owners`: for each member and state, the indices of its formula's constants. `kinds`: kind of each member;
+    members of one kind call the same functions. `rates_of`: rates of each kind, without the parts of other kinds.
     """
 
     rates: Tape
@@ -176,7 +176,7 @@ class Family:
 
     @staticmethod
     def of(systems: Sequence[Sequence[Formula]], names: Sequence[str], balance: Balance | None = None) -> "Family":
-        """The family of some systems; without a balance, each formula is the rate of a state."""
+        """Creates a family from systems; without a balance, each formula is the rate of a state."""
         balance = Balance.apart(names[: len(systems[0])]) if balance is None else balance
         places, total = number_constants(systems)
         constants, free = np.ones((len(systems), total)), np.zeros((len(systems), total), bool)
@@ -211,7 +211,7 @@ class Family:
         return Family(rates(np.arange(len(systems))), start, mine, owners, kinds, rates_of)
 
     def formulas(self, member: int, values: np.ndarray, system: Sequence[Formula]) -> tuple[Formula, ...]:
-        """A member's formulas with other constants."""
+        """Returns a member's formulas with other constants."""
         return tuple(
             replace(formula, constants=tuple(float(values[at]) for at in places))
             for formula, places in zip(system, self.owners[member], strict=True)
@@ -220,13 +220,13 @@ class Family:
 
 @dataclass(frozen=True)
 class Fitting:
-    """One member where least squares have come, and what is around.
+    """The current point of a member's least-squares fit, and its linearization.
 
-    **Arguments:** `values`: all constants of the family. `starts`: of windows, `(state, record)`. `value`: the sum of
-    squared residuals, and of the gaps between windows. `left`: residuals in units of the noise's spread, as they will
-    be once the gaps are closed. `jacobian`: their derivatives by the unknowns: the starts of records, then the member's
-    constants. `closing`: how far each start moves to close the gaps, `(record, state)`. `moves`: how it moves with the
-    unknowns, `(record, state, unknown)`.
+    **Arguments:** `values`: all constants of the family. `starts`: initial states of windows, `(state, record)`.
+    `value`: sum of squared residuals and of squared gaps between windows. `left`: residuals in units of the noise's
+    spread, extrapolated to closed gaps. `jacobian`: their derivatives by the unknowns: the initial states of records,
+    then the member's constants. `closing`: change of each initial state that closes the gaps, `(record, state)`.
+    `moves`: its derivatives by the unknowns, `(record, state, unknown)`.
     """
 
     values: np.ndarray
@@ -245,32 +245,32 @@ class Fitting:
 def least_squares_of(
     span: Span, family: Family, starts: np.ndarray, trials: int, watch: Callable[[str], None] = say_nothing
 ) -> list[Fitting]:
-    """Fits each member's free constants and starts by Levenberg and Marquardt's method, all members at once.
+    """Fits the free constants and initial states of all members at once with the Levenberg-Marquardt method.
 
-    Long records are simulated in windows whose states are made to meet (multiple shooting; H. G. Bock, 1983), so that
-    all windows are simulated at the same time, and a bad first guess does not run away. Members that are far behind
-    the best are left where they are.
+    Long records are simulated in windows whose states must match (multiple shooting; H. G. Bock, 1983). All windows
+    are thus simulated at the same time, and a bad initial guess does not diverge. Members far behind the best stop
+    early.
 
-    **Arguments:** `starts`: `(member, state, record)`. `trials`: the most evaluations of a member. `watch`: told of
-    each, and may end the fit by an exception.
+    **Arguments:** `starts`: `(member, state, record)`. `trials`: maximum number of evaluations per member. `watch`:
+    receives progress messages; it can end the fit by raising an exception.
     """
     members, rounds = len(family.constants), itertools.count()
     begun = linearize(span, family, np.arange(members), family.constants, starts)
 
     def score(at: Fitting) -> float:
-        """Minus twice the logarithm of the likelihood."""
+        """Returns minus twice the log-likelihood."""
         return len(at.left) * math.log(at.value + 1e-300)
 
     def evaluate(points: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> list[Fitting]:
         trial = next(rounds)
         watch(f"{members} right-hand sides simulated, {trial} of {trials - 1} times")
         values, starts = (np.stack(part) for part in zip(*points.values(), strict=True))
-        found = linearize(span, family, np.array([*points]), values, starts)
-        for at, each in zip(points, found, strict=True):
-            scores[at] = min(scores[at], score(each))
+        fits = linearize(span, family, np.array([*points]), values, starts)
+        for at, fit in zip(points, fits, strict=True):
+            scores[at] = min(scores[at], score(fit))
         for at in np.flatnonzero(scores >= scores.min() + BEHIND) if trial == UNTIL_LEFT else ():
             rules[at].max_evaluations = 0
-        return found
+        return fits
 
     def is_fitted(old: Fitting, new: Fitting) -> bool:
         fall = old.value - new.value
@@ -286,9 +286,9 @@ def least_squares_of(
 
 @np.errstate(all="ignore")
 def step_from(at: Fitting, damping: float, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Other constants and starts, by a damped step of Gauss and Newton."""
+    """Takes a damped Gauss-Newton step; returns the new constants and initial states."""
     square = at.jacobian.T @ at.jacobian
-    # In units of their own, constants may differ by any factor.
+    # Constants can differ by orders of magnitude, so they are scaled.
     units = np.sqrt(np.diag(square)).clip(min=1e-150)
     square = square / units / units[:, None]
     sides = -at.jacobian.T @ at.left / units
@@ -300,24 +300,24 @@ def step_from(at: Fitting, damping: float, free: np.ndarray) -> tuple[np.ndarray
 
 @np.errstate(all="ignore")
 def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray, starts: np.ndarray) -> list[Fitting]:
-    """Residuals and their derivatives of members, each kind at a time: sines cost most, and few members have them.
+    """Linearizes the residuals of members, one kind at a time: sines are expensive, and few members have them.
 
-    **Arguments:** `which`: places of the members in the family. `values`: `(member, constant)`. `starts`: `(member,
+    **Arguments:** `which`: indices of the members in the family. `values`: `(member, constant)`. `starts`: `(member,
     state, record)`.
     """
-    found: dict[int, Fitting] = {}
+    fits: dict[int, Fitting] = {}
     for kind, rates in enumerate(family.rates_of):
-        own = np.flatnonzero(family.kinds[which] == kind)
-        if own.size:
-            fitted = linearize_alike(span, rates, family.free[which[own]], values[own], starts[own])
-            found |= dict(zip(own.tolist(), fitted, strict=True))
-    return [found[at] for at in range(len(which))]
+        members = np.flatnonzero(family.kinds[which] == kind)
+        if members.size:
+            fitted = linearize_alike(span, rates, family.free[which[members]], values[members], starts[members])
+            fits |= dict(zip(members.tolist(), fitted, strict=True))
+    return [fits[at] for at in range(len(which))]
 
 
 def linearize_alike(span: Span, rates: Tape, free: np.ndarray, values: np.ndarray, starts: np.ndarray) -> list[Fitting]:
-    """Residuals and their derivatives, from one simulation of all members and of what differs a little from them.
+    """Linearizes the residuals from one simulation of all members and their perturbations.
 
-    **Arguments:** `free`: which constants a member has, `(member, constant)`.
+    **Arguments:** `free`: whether a member has each constant, `(member, constant)`.
     """
     members, states, records = starts.shape
     places = [np.flatnonzero(row) for row in free]

@@ -1,23 +1,23 @@
-"""Whether a system explains the records that it was found in, or only follows them, and both in words."""
+"""Decides whether a system explains its records or only follows them, and puts the verdict into words."""
 
 import numpy as np
 
 from .judging import Judge, JudgedSystem, cut_pieces
 
-# Of each trajectory, and of each state in it.
+# Minimum number of rows per trajectory, and of measurements per state.
 FEWEST_ROWS = 12
-# What a system must explain: the share of variance, and how alike neighbouring residuals may be, beside the deviation
-# of a correlation that is due to chance.
+# Minimum explained variance, maximum correlation of neighbouring residuals (plus its standard error), and the explained
+# variance above which the correlation does not matter.
 LEAST_EXPLAINED, MOST_ALIKE, NEARLY_EXACT = 0.5, 0.5, 0.999
-# Minus twice the logarithm of the odds against the row before: it is the best of some ten thousand systems.
+# Required lead over the linear map in minus twice the log-likelihood: the system is the best of some ten thousand.
 SMALLEST_LEAD = 20.0
 
 
 def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, bool, str]:
-    """Whether a system fits the records, whether it explains them, and both in words.
+    """Returns whether a system fits the records, whether it explains them, and the verdict in words.
 
-    It fits if it explains the variance of each state that was measured, and leaves residuals that look like noise. Of
-    few rows, much fits that explains nothing.
+    It fits if it explains the variance of each measured state and its residuals look like noise. With few rows, many
+    systems fit that explain nothing.
     """
     worst, alike = 1.0, 0.0
     for state in judge.measured:
@@ -47,36 +47,36 @@ def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, bool, str]:
 
 
 def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:
-    """Whether a linear map of the row before makes the rows about as probable as the simulation, which sees the first.
+    """Whether a linear map of the previous row predicts rows about as well as the simulation from the first row.
 
-    So it is of random walks, and of all that is driven by noise or by what is older than a row; not of a system whose
-    measurements are noisy. Both are compared by Schwarz's criterion, with a variance of the noise for each state.
+    This holds for random walks and for systems driven by noise or by values older than one row, but not for noisy
+    measurements of a system. Schwarz's criterion compares both, with a noise variance for each state.
     """
     measured, count = judge.measured, len(judge.states)
     before: list[np.ndarray] = []
     now: list[np.ndarray] = []
-    left: list[np.ndarray] = []
+    all_gaps: list[np.ndarray] = []
     pieces = iter(judged.left.transpose(2, 0, 1))
     for record in judge.records:
         scaled = record.raw[:, measured] / judge.scale[measured]
         gap = np.full_like(scaled, np.nan)
         for piece in cut_pieces(len(scaled)):
-            own = next(pieces)[: piece.stop - piece.start, measured]
-            gap[piece] = np.where(np.isfinite(own), own, gap[piece])
+            residuals = next(pieces)[: piece.stop - piece.start, measured]
+            gap[piece] = np.where(np.isfinite(residuals), residuals, gap[piece])
         inputs = record.values[:, count:]
         before.append(np.column_stack([scaled[:-1], inputs[:-1], inputs[1:], np.ones(len(scaled) - 1)]))
         now.append(scaled[1:])
-        left.append(gap[1:])
-    given, wanted, gaps = (np.concatenate(each) for each in (before, now, left))
-    known = np.isfinite(np.column_stack([given, wanted, gaps])).all(axis=1)
-    given, wanted, gaps = given[known], wanted[known], gaps[known]
-    rows, many = given.shape
-    if rows < FEWEST_ROWS + many:
+        all_gaps.append(gap[1:])
+    features, wanted, gaps = (np.concatenate(parts) for parts in (before, now, all_gaps))
+    complete = np.isfinite(np.column_stack([features, wanted, gaps])).all(axis=1)
+    features, wanted, gaps = features[complete], wanted[complete], gaps[complete]
+    rows, width = features.shape
+    if rows < FEWEST_ROWS + width:
         return False
-    missed = wanted - given @ np.linalg.lstsq(given, wanted)[0]
+    missed = wanted - features @ np.linalg.lstsq(features, wanted)[0]
     constants = sum(len(formula.constants) for formula in judged.formulas) + count * len(judge.records)
     past, simulated = (
-        rows * np.log((each**2).mean(axis=0).clip(1e-300)).sum() + numbers * np.log(rows)
-        for each, numbers in ((missed, many * len(measured)), (gaps, constants))
+        rows * np.log((parts**2).mean(axis=0).clip(1e-300)).sum() + numbers * np.log(rows)
+        for parts, numbers in ((missed, width * len(measured)), (gaps, constants))
     )
     return bool(past < simulated + SMALLEST_LEAD)

@@ -1,4 +1,4 @@
-"""What a search reports to, and what may end it."""
+"""Receives progress messages of a search, and can stop it."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ def say_nothing(what: str) -> None:
 
 @dataclass
 class SearchWatch:
-    """Is told what a search does, and ends it once its time is up.
+    """A receiver of progress messages, which stops the search once its time is up.
 
     **Arguments:** `tell`: called with what is done next, a few words. `seconds`: how long the search may take; None for
     as long as it needs.
@@ -32,7 +32,7 @@ class SearchWatch:
     began: float = field(default_factory=time.monotonic)
 
     def __call__(self, what: str) -> None:
-        """Tells what is done next.
+        """Reports the next step.
 
         **Raises:** `TimeIsUp` if no time is left for it.
         """

@@ -1,1 +1,1 @@
-"""Fits in the words of other libraries."""
+"""Interfaces to other libraries."""

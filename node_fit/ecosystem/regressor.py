@@ -1,4 +1,4 @@
-"""A fit as an estimator of scikit-learn: `fit`, `predict`, `score`, `clone`, `GridSearchCV`."""
+"""A scikit-learn estimator: `fit`, `predict`, `score`, `clone`, `GridSearchCV`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,12 +19,12 @@ from ..fitting.fit import fit
 from ..fitting.result import Fit
 from ..options.options import Options, Penalty
 
-# The trajectory of rows that belong to none by name.
+# Name of the trajectory of rows without trajectory names.
 ALONE = "0"
 
 
 class Rows(NamedTuple):
-    """The parts of a table `X`: trajectories as texts, times and inputs of each row, and names of time and inputs."""
+    """The parts of a table `X`: trajectories as strings, times and inputs of each row, and names of time and inputs."""
 
     labels: np.ndarray
     ts: Float[np.ndarray, " row"]
@@ -42,7 +42,7 @@ class RecordRows(NamedTuple):
 
 
 class Regressor(RegressorMixin, BaseEstimator):
-    """A neural or known ODE by the conventions of scikit-learn (the extra `sklearn`).
+    """A neural or known ODE that follows the conventions of scikit-learn (the extra `sklearn`).
 
     ```python
     model = node_fit.Regressor(field="linear", trajectory="id").fit(frame[["id", "t", "u"]], frame[["x", "y"]])
@@ -50,17 +50,17 @@ class Regressor(RegressorMixin, BaseEstimator):
     search.fit(X, y, groups=X["id"])
     ```
 
-    A row of `X` is a time, with its inputs and the name of its trajectory; a row of `y` are the states measured then,
-    NaN where one was not. Rows may come in any order; those of a trajectory at one time are averaged.
+    A row of `X` holds a time, its inputs and the name of its trajectory. A row of `y` holds the states measured then,
+    NaN if missing. Rows can be in any order; rows of one trajectory at the same time are averaged.
 
     **Arguments:**
 
-    - `time`, `trajectory`, `inputs`: columns of `X`, by name or by number: of times; of the names of trajectories, None
-      if all rows are one; and of inputs, None for all other columns.
+    - `time`, `trajectory`, `inputs`: columns of `X`, by name or by number: the times; the names of trajectories, None
+      for a single trajectory; and the inputs, None for all other columns.
     - `field`, `hidden`, `start`, `solver`, `optimizer`, `recipe`, `effort`, `precision`: options of `node_fit.Options`;
-      those that are None are as in `options`.
-    - `steps`, `window`: of `node_fit.Training`; `ridge`: of `node_fit.Penalty`.
-    - `validation_fraction`: share of the data that chooses the best iterate and stops the fit early; 0 for none.
+      None for the value in `options`.
+    - `steps`, `window`: options of `node_fit.Training`; `ridge`: option of `node_fit.Penalty`.
+    - `validation_fraction`: share of the data used to choose the best iterate and to stop the fit early; 0 for none.
     - `random_state`: the seed of initial parameters and minibatches.
     - `options`: all other options.
 
@@ -109,7 +109,7 @@ class Regressor(RegressorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.regressor_tags.poor_score = True  # Of rows that are no trajectory.
+        tags.regressor_tags.poor_score = True  # on rows that form no trajectory
         return tags
 
     def fit(self, X: object, y: object, groups: object = None) -> Self:
@@ -124,7 +124,7 @@ class Regressor(RegressorMixin, BaseEstimator):
         names = [str(name) for name in getattr(y, "columns", [])]
         ys = self.states_of(y, len(rows.ts))
         self.is_single_ = np.asarray(y).ndim == 1
-        names = names or [f"y{at}" for at in range(ys.shape[1])]
+        names = names or [f"y{index}" for index in range(ys.shape[1])]
         self.records_ = {label: take_record(rows, ys, label) for label in dict.fromkeys(rows.labels.tolist())}
         data = as_dataset(self.records_, names, rows.inputs, rows.time)
         parts = data.split(validation=self.validation_fraction, test=0.0) if self.validation_fraction else None
@@ -134,10 +134,10 @@ class Regressor(RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: object, y: object = None, groups: object = None) -> Float[np.ndarray, "row ..."]:
-        """Simulated states at the rows of `X`.
+        """Simulates the states at the rows of `X`.
 
-        A trajectory of the training data is simulated from its own start, with its inputs. Another one begins with the
-        first row of `y`, if that is given, else with the mean of all starts.
+        A trajectory of the training data is simulated from its own initial state, with its inputs. Any other trajectory
+        starts from the first row of `y` if present, else from the mean of all initial states.
 
         **Returns:** shape `(row, state)`, or `(row,)` if `y` of the fit had one axis.
 
@@ -146,47 +146,47 @@ class Regressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         rows = self.rows_of(X, groups, reset=False)
         data = self.fit_.data["train"]
-        given = None if y is None else self.states_of(y, len(rows.ts))
-        found = np.full((len(rows.ts), len(data.states)), np.nan)
+        measured = None if y is None else self.states_of(y, len(rows.ts))
+        predictions = np.full((len(rows.ts), len(data.states)), np.nan)
         records: dict[str, RecordRows] = {}
         for label in dict.fromkeys(rows.labels.tolist()):
-            states = np.full(found.shape, np.nan) if given is None else given
+            states = np.full(predictions.shape, np.nan) if measured is None else measured
             records[label] = self.with_known(label, take_record(rows, states, label))
         predicted = self.model_.bands(as_dataset(records, data.states, data.inputs, data.time), earlier=True).ys
         for place, (label, record) in enumerate(records.items()):
-            own = np.flatnonzero(rows.labels == label)
-            found[own] = predicted[place][np.searchsorted(record.ts, rows.ts[own])]
-        return found[:, 0] if self.is_single_ else found
+            places = np.flatnonzero(rows.labels == label)
+            predictions[places] = predicted[place][np.searchsorted(record.ts, rows.ts[places])]
+        return predictions[:, 0] if self.is_single_ else predictions
 
     def score(self, X: object, y: object, sample_weight: object = None, groups: object = None) -> float:
-        """R² of `predict(X, y)`, the mean over states, at the rows where all of them were measured."""
+        """Returns R² of `predict(X, y)`, averaged over states, at the rows in which all states were measured."""
         predicted = np.reshape(self.predict(X, y, groups), (len(np.asarray(y)), -1))
         ys = self.states_of(y, len(predicted))
-        known = np.asarray(np.isfinite(ys).all(axis=1))
-        weight = None if sample_weight is None else np.asarray(sample_weight, float)[known]
-        lost = ~np.isfinite(predicted[known]).all()
-        return float("-inf") if lost else r2_score(ys[known], predicted[known], sample_weight=weight)
+        is_complete = np.asarray(np.isfinite(ys).all(axis=1))
+        weight = None if sample_weight is None else np.asarray(sample_weight, float)[is_complete]
+        lost = ~np.isfinite(predicted[is_complete]).all()
+        return float("-inf") if lost else r2_score(ys[is_complete], predicted[is_complete], sample_weight=weight)
 
     @property
     def fit_options(self) -> Options:
         """The options of the fit."""
         base = self.options or Options()
         names = ("field", "hidden", "start", "solver", "optimizer", "recipe", "effort", "precision")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         training = {name: getattr(self, name) for name in ("steps", "window") if getattr(self, name) is not None}
         if training:
-            given["training"] = replace(base.training, **training)
+            changes["training"] = replace(base.training, **training)
         if self.ridge is not None:
             penalty = Penalty() if isinstance(base.penalty, str) else base.penalty
-            given["penalty"] = replace(penalty, ridge=self.ridge)
+            changes["penalty"] = replace(penalty, ridge=self.ridge)
         if self.random_state is not None:
-            given["seed"] = int(self.random_state)
-        return replace(base, **given)
+            changes["seed"] = int(self.random_state)
+        return replace(base, **changes)
 
     def rows_of(self, X: object, groups: object, *, reset: bool) -> Rows:
-        """The parts of a table.
+        """Splits a table into its parts.
 
-        **Arguments:** `reset`: whether its columns are those that later ones must have.
+        **Arguments:** `reset`: whether later tables must have the columns of this one.
         """
         fewest = 2 if reset else 1
         names = [str(name) for name in getattr(X, "columns", [])]
@@ -195,11 +195,11 @@ class Regressor(RegressorMixin, BaseEstimator):
         else:
             table = check_array(X, dtype=np.float64, ensure_min_samples=fewest, estimator=self, input_name="X")
         validate_data(self, X, reset=reset, skip_check_array=True)
-        named, names = names, names or [f"u{at}" for at in range(table.shape[1])]
+        named, names = names, names or [f"u{index}" for index in range(table.shape[1])]
         time = find_column(self.time, names, "time")
         trajectory = None if self.trajectory is None else find_column(self.trajectory, names, "trajectory")
-        rest = [at for at in range(len(names)) if at not in (time, trajectory)]
-        inputs = rest if self.inputs is None else [find_column(each, names, "inputs") for each in self.inputs]
+        others = [index for index in range(len(names)) if index not in (time, trajectory)]
+        inputs = others if self.inputs is None else [find_column(column, names, "inputs") for column in self.inputs]
         numbers = check_array(
             np.asarray(table[:, [time, *inputs]], dtype=float), dtype=np.float64, estimator=self, input_name="X"
         )
@@ -207,14 +207,16 @@ class Regressor(RegressorMixin, BaseEstimator):
         texts = (
             np.full(len(table), ALONE, object)
             if labels is None
-            else np.array([str(each) for each in np.asarray(labels)], object)
+            else np.array([str(label) for label in np.asarray(labels)], object)
         )
         if len(texts) != len(table):
             raise ValueError(f"groups has {len(texts)} entries, but X has {len(table)} rows.")
-        return Rows(texts, numbers[:, 0], numbers[:, 1:], names[time] if named else "t", [names[at] for at in inputs])
+        return Rows(
+            texts, numbers[:, 0], numbers[:, 1:], names[time] if named else "t", [names[index] for index in inputs]
+        )
 
     def states_of(self, y: object, count: int) -> Float[np.ndarray, "row state"]:
-        """The states of `y`, with an axis of states."""
+        """Returns the states of `y`, with an axis of states."""
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None; pass the states."
@@ -227,23 +229,23 @@ class Regressor(RegressorMixin, BaseEstimator):
         return ys[:, None] if ys.ndim == 1 else ys
 
     def with_known(self, label: str, asked: RecordRows) -> RecordRows:
-        """The rows that are asked for, with the measurements from which they are simulated."""
+        """Adds the measurements from which the requested rows are simulated."""
         first = np.argmax(np.isfinite(asked.ys).all(axis=1))
         ys = np.full_like(asked.ys, np.nan)
         if label not in self.records_:
             starts = np.array([record.ys[0] for record in self.records_.values()])
-            known = bool(np.isfinite(asked.ys[first]).all())
-            ys[first if known else 0] = asked.ys[first] if known else np.nanmean(starts, axis=0)
+            is_measured = bool(np.isfinite(asked.ys[first]).all())
+            ys[first if is_measured else 0] = asked.ys[first] if is_measured else np.nanmean(starts, axis=0)
             return asked._replace(ys=ys)
-        own = self.records_[label]
-        ts, at = np.unique(np.concatenate([own.ts, asked.ts]), return_index=True)
-        return RecordRows(ts, np.concatenate([own.ys, ys])[at], np.concatenate([own.us, asked.us])[at])
+        stored = self.records_[label]
+        ts, order = np.unique(np.concatenate([stored.ts, asked.ts]), return_index=True)
+        return RecordRows(ts, np.concatenate([stored.ys, ys])[order], np.concatenate([stored.us, asked.us])[order])
 
 
 def find_column(given: int | str, names: Sequence[str], role: str) -> int:
-    """The number of a column.
+    """Returns the index of a column.
 
-    **Raises:** `ValueError` if there is no such column.
+    **Raises:** `ValueError` for an unknown column.
     """
     if isinstance(given, str):
         if given not in names:
@@ -255,18 +257,18 @@ def find_column(given: int | str, names: Sequence[str], role: str) -> int:
 
 
 def take_record(rows: Rows, ys: np.ndarray, label: str) -> RecordRows:
-    """The rows of a trajectory in order of time; of several at one time, the means."""
-    own = np.flatnonzero(rows.labels == label)
-    ts, first, group = np.unique(rows.ts[own], return_index=True, return_inverse=True)
-    known = np.isfinite(ys[own])
-    counts = np.stack([np.bincount(group, column, len(ts)) for column in known.T], axis=1)
-    sums = np.stack([np.bincount(group, column, len(ts)) for column in np.where(known, ys[own], 0.0).T], axis=1)
+    """Returns the rows of a trajectory in order of time, averaging those at the same time."""
+    places = np.flatnonzero(rows.labels == label)
+    ts, first, group = np.unique(rows.ts[places], return_index=True, return_inverse=True)
+    finite = np.isfinite(ys[places])
+    counts = np.stack([np.bincount(group, column, len(ts)) for column in finite.T], axis=1)
+    sums = np.stack([np.bincount(group, column, len(ts)) for column in np.where(finite, ys[places], 0.0).T], axis=1)
     means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    return RecordRows(ts, means, rows.us[own][first])
+    return RecordRows(ts, means, rows.us[places][first])
 
 
 def as_dataset(records: dict[str, RecordRows], states: Sequence[str], inputs: Sequence[str], time: str) -> Dataset:
-    """A dataset of trajectories by name."""
+    """Returns a dataset of trajectories by name."""
     return Dataset.from_arrays(
         [record.ts for record in records.values()],
         [record.ys for record in records.values()],

@@ -1,1 +1,1 @@
-"""Metrics, baselines and simulated splits."""
+"""Metrics, baselines, diagnosis and simulated splits."""

@@ -1,4 +1,4 @@
-"""Advice for a fit that is not good, from its data and its options: what it has not got and has not tried."""
+"""Advice for a fit that is not good, based on its data and options: features that it does not use and has not tried."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ from ..options.options import Options
 from ..options.recipes import DIRECT_RECIPE, Recipe
 from .residuals import explain_by_past
 
-# A fit that explains less of the variance than this is poor.
+# R² below which a fit is poor.
 POOR = 0.9
-# Positive values whose largest is this many times their smallest should be fitted on a logarithmic scale.
+# Ratio of largest to smallest positive value above which a logarithmic scale is advised.
 DECADES = 100.0
-# The R² below which residuals are mostly the data themselves, as where a simulation has lost the phase.
+# R² below which residuals mostly consist of the data themselves, as when a simulation has lost the phase.
 LOST = 0.5
-# Share of a channel's residual variance that the rows before have to explain.
+# Share of a channel's residual variance above which past rows count as predictive.
 EXPLAINED = 0.2
 MORE = "a longer record, or more of them"
-# The width of a network to try where a wider one overfits, the weight of a first prior, and rows of windows: where
-# nothing is learnt, and where simulations run away.
+# Width of a network to try if a wider one overfits, weight of a first prior, and rows of windows: if nothing is learnt,
+# if simulations run away, and at least.
 NARROW, FIRST_RIDGE, SHORT_WINDOW, LONGER_WINDOW, LEAST_WINDOW = 16, 0.1, 20, 50, 5
 
 
 @dataclass(frozen=True)
 class Untried:
-    """What a run has not got and has not tried: pieces of advice, each None, or left out, where it would be neither.
+    """Features that a fit does not use and has not tried, as pieces of advice that are None if not applicable.
 
-    - `options`: those of the fit. `chosen`: keys that it chose itself, or tried other values of.
-    - `enough_hidden`: whether fits with more hidden states were tried, and no better.
+    - `options`: options of the fit. `chosen`: config keys that it chose itself, or for which it tried other values.
+    - `enough_hidden`: whether fits with more hidden states were tried without improvement.
     """
 
     options: Options
@@ -43,43 +43,43 @@ class Untried:
 
     @property
     def hidden(self) -> int:
-        """The number of hidden states that were asked for."""
-        given = self.options.hidden
-        return 0 if given == "auto" else given if isinstance(given, int) else len(given)
+        """The requested number of hidden states."""
+        requested = self.options.hidden
+        return 0 if requested == "auto" else requested if isinstance(requested, int) else len(requested)
 
     @property
     def window(self) -> int | None:
-        """The rows of the windows that were asked for."""
-        given = self.options.training.window
-        return None if isinstance(given, str) else given
+        """The requested window size [rows]."""
+        requested = self.options.training.window
+        return None if isinstance(requested, str) else requested
 
     @property
     def ridge(self) -> float:
-        """The weight of the prior that was asked for; 0 for none, or for one that the fit chooses."""
+        """The requested weight of the prior; 0 for none, or if the fit chooses it."""
         penalty = self.options.penalty
-        given = penalty.ridge if isinstance(penalty, Penalty) else "auto"
-        return 0.0 if isinstance(given, str) else float(given)
+        requested = penalty.ridge if isinstance(penalty, Penalty) else "auto"
+        return 0.0 if isinstance(requested, str) else float(requested)
 
     @property
     def is_law(self) -> bool:
         return says(self.options.field, "has_equations", False)
 
     def more_hidden(self) -> str | None:
-        """One more hidden state than there is, with a start that is read from rows."""
+        """Advises one more hidden state, with a start read from rows."""
         if self.enough_hidden:
             return None
         encoder = callable(self.options.start) and made_of(self.options.start) is Encoder
         return f"hidden={self.hidden + 1}{'' if encoder else ' start=encoder'}"
 
     def shorter_windows(self, rows: int) -> str | None:
-        """Windows of so many rows, or shorter ones than there are."""
+        """Advises windows of `rows` rows, or shorter ones than at present."""
         if self.window is None:
             return None if "training.window" in self.chosen else f"shorter windows first (training.window={rows})"
         fewer = max(self.window // 4, LEAST_WINDOW)
         return f"shorter windows (training.window={fewer}; they were {self.window})" if fewer < self.window else None
 
     def prior(self) -> str | None:
-        """A prior, or a stronger one."""
+        """Advises a prior, or a stronger one."""
         if "penalty.ridge" in self.chosen:
             return None
         if self.ridge == 0:
@@ -87,13 +87,13 @@ class Untried:
         return f"a stronger prior (penalty.ridge={10 * self.ridge:.2g}; it was {self.ridge:.2g})"
 
     def smaller_network(self) -> str | None:
-        """Fewer weights, unless they are few."""
-        given = keyword(self.options.field, "width")
-        narrow = not says(self.options.field, "has_network", True) or (given is not None and given <= NARROW)
+        """Advises a smaller network, unless it is small."""
+        width = keyword(self.options.field, "width")
+        narrow = not says(self.options.field, "has_network", True) or (width is not None and width <= NARROW)
         return None if narrow or "field.width" in self.chosen else f"a smaller network (field.width={NARROW})"
 
     def other_equations(self) -> str | None:
-        """What to try where known equations do not describe the data; None of other fields."""
+        """Advises alternatives if known equations do not describe the data; None for other fields."""
         options, chosen = self.options, self.chosen
         if not self.is_law:
             return None
@@ -113,9 +113,9 @@ class Untried:
 
 
 def join_alternatives(tries: Collection[str | None]) -> str:
-    """What there is of alternatives, in words: `a, b or c`."""
-    known = [each for each in tries if each is not None]
-    return f"{', '.join(known[:-1])}{' or ' if len(known) > 1 else ''}{known[-1]}" if known else MORE
+    """Joins the available alternatives as `a, b or c`."""
+    named = [attempt for attempt in tries if attempt is not None]
+    return f"{', '.join(named[:-1])}{' or ' if len(named) > 1 else ''}{named[-1]}" if named else MORE
 
 
 def advise(
@@ -132,20 +132,20 @@ def advise(
     enough_hidden: bool = False,
     unfinished: bool = False,
 ) -> str:
-    """What to try next: what is not in use yet, and what the training data suggest.
+    """Suggests next steps from the options not yet in use and the training data.
 
     **Arguments:**
 
-    - `options`: those of the fit.
+    - `options`: options of the fit.
     - `data`, `predicted`: the training data, and the fit's predictions of them.
-    - `chosen`: keys of the config that the fit chose itself, or tried other values of, which its data judged.
-    - `overfits`: whether the fit is much worse on data that it was not fitted to.
-    - `r2`: what it explains of the training data themselves.
+    - `chosen`: config keys that the fit chose itself, or for which it tried other values, judged on its data.
+    - `overfits`: whether the fit is much worse on held-out data.
+    - `r2`: R² on the training data.
     - `penalised`: whether it has a network, on which a prior would act.
-    - `misfit`: what says that the residuals are more than noise, in words.
-    - `outlying`: whether some measurements lie far from all others, and count as much as those.
-    - `enough_hidden`: whether fits with more hidden states were tried, and no better.
-    - `unfinished`: whether training took all of its steps, and was lowering the loss.
+    - `misfit`: description of why the residuals are more than noise.
+    - `outlying`: whether some measurements lie far from all others, and have full weight.
+    - `enough_hidden`: whether fits with more hidden states were tried without improvement.
+    - `unfinished`: whether training used all of its steps while the loss was still falling.
     """
     untried, advice = Untried(options, chosen, enough_hidden), list[str]()
     if outlying:
@@ -156,12 +156,12 @@ def advise(
     if says(options.field, "is_linear", False) and "field" not in chosen:
         advice.append("field=mlp, since this field is linear")
     shares = explain_by_past(data, predicted)
-    # Equations without a network overfit little: where they leave more than noise, they are wrong.
+    # Equations without a network overfit little; if they leave more than noise, they are wrong.
     wrong = untried.is_law and not penalised and misfit is not None
     if overfits and not wrong:
         advice.append(advise_against_overfitting(untried) if penalised else MORE)
     elif unfinished and penalised:
-        # More steps follow a few turns of what is simulated over many, at best.
+        # For long simulations of oscillations, more steps fit a few periods at best.
         is_lost = r2 < LOST and bool((shares > EXPLAINED).any())
         windows = untried.shorter_windows(SHORT_WINDOW) if is_lost else None
         advice.append(join_alternatives([windows, more_training(options)]))
@@ -173,19 +173,19 @@ def advise(
         advice.append(advise_flat(untried))
     else:
         advice.append(MORE)
-        # Beside a warning that neighbours depend on each other, it would read as its contrary.
+        # This would contradict a warning that neighbours depend on each other.
         tells = misfit is None and not np.isnan(shares).all()
         advice[-1] += ", since past rows do not predict the residuals" if tells else ""
     return "; or ".join(advice)
 
 
 def past_predicts(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
-    """Whether the rows before say much about the residuals."""
+    """Whether past rows predict a large part of the residuals."""
     return bool((explain_by_past(data, predicted) > EXPLAINED).any())
 
 
 def spanning_decades(options: Options, data: Dataset) -> list[str]:
-    """Channels whose positive values span decades, and that are not fitted on a scale of their own."""
+    """Returns the channels whose positive values span decades and that are fitted without transformation."""
     wide: list[str] = []
     for index, name in enumerate(data.states):
         values = data.ys[..., index][data.mask[..., index]]
@@ -196,25 +196,25 @@ def spanning_decades(options: Options, data: Dataset) -> list[str]:
 
 
 def more_training(options: Options) -> str:
-    """What brings a fit nearer to its optimum, of what it has not used."""
+    """Advises unused options that bring a fit closer to its optimum."""
     if not isinstance(options.recipe, Recipe | str):
         last = [*options.recipe][-1]
         return f"raise the steps of stage {last.name} (they were {last.steps})"
     steps = "" if options.training.steps is None else f" (they were {options.training.steps})"
     lbfgs = options.optimizer is None or isinstance(options.optimizer, LBFGS)
-    own = not lbfgs or options.training.batch_size is not None
-    return join_alternatives([f"raise training.steps{steps}", "optimizer=lbfgs" if own else None])
+    is_elsewhere = not lbfgs or options.training.batch_size is not None
+    return join_alternatives([f"raise training.steps{steps}", "optimizer=lbfgs" if is_elsewhere else None])
 
 
 def advise_against_overfitting(untried: Untried) -> str:
     if "penalty.ridge" in untried.chosen:
-        other = join_alternatives(["more data", untried.smaller_network()])
-        return f"{other} (penalty.ridge was chosen by the data already)"
+        alternatives = join_alternatives(["more data", untried.smaller_network()])
+        return f"{alternatives} (penalty.ridge was chosen by the data already)"
     return join_alternatives([untried.prior(), untried.smaller_network(), "more data"])
 
 
 def more_states(untried: Untried, *, lost: bool = False) -> str:
-    """The advice where past rows predict the residuals; of a simulation that is `lost`, they always do."""
+    """Advises on residuals that past rows predict, as they always do for a `lost` simulation."""
     if (equations := untried.other_equations()) is not None:
         return f"{equations}: past rows predict the residuals"
     hidden = untried.more_hidden()
@@ -228,9 +228,9 @@ def more_states(untried: Untried, *, lost: bool = False) -> str:
 
 
 def advise_flat(untried: Untried, *, one_stage: bool = False) -> str:
-    """What to try where a fit is no better than a constant.
+    """Advises on a fit that is no better than a constant.
 
-    **Arguments:** `one_stage`: whether it has been trained in a single stage.
+    **Arguments:** `one_stage`: whether it was trained in a single stage.
     """
     if (equations := untried.other_equations()) is not None:
         return equations

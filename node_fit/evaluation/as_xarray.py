@@ -1,4 +1,4 @@
-"""Measured and predicted trajectories as a dataset of xarray."""
+"""Converts measured and predicted trajectories to an xarray dataset."""
 
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,15 @@ from ..model.rollout import Prediction
 if TYPE_CHECKING:
     import xarray
 
-# The dimension of rows, where trajectories have times of their own.
+# Name of the row dimension, if times differ between trajectories.
 ROW = "row"
 
 
 def as_xarray(data: Dataset, predicted: Prediction) -> "xarray.Dataset":
-    """An `xarray.Dataset` with the variables `x` and `x_predicted` of each state `x`, and the inputs.
+    """Returns an `xarray.Dataset` with the variables `x` and `x_predicted` for each state `x`, and the inputs.
 
-    `x_lower` and `x_upper` are bands, if there are some. The dimensions are `trajectory` and the time; or `row`, with
-    times by trajectory, where trajectories have times of their own. Padding is NaN.
+    `x_lower` and `x_upper` are bands, if available. The dimensions are `trajectory` and time, or `trajectory` and `row`
+    if times differ between trajectories. Padding is NaN.
 
     **Raises:** `ValueError` if xarray is not installed, or two variables would have the same name.
     """
@@ -48,16 +48,16 @@ def as_xarray(data: Dataset, predicted: Prediction) -> "xarray.Dataset":
         name: (dims, np.where(valid, values, np.nan), attributes.get(base_of(name, data), {}))
         for name, values in columns.items()
     }
-    own = {} if data.dates is not None else attributes.get(data.time, {})
+    time_attributes = {} if data.dates is not None else attributes.get(data.time, {})
     time = (
-        (dims[1:], times[0], own)
+        (dims[1:], times[0], time_attributes)
         if is_shared
-        else (dims, times if data.dates is not None else np.where(valid, times, np.nan), own)
+        else (dims, times if data.dates is not None else np.where(valid, times, np.nan), time_attributes)
     )
     return xarray.Dataset(variables, {TRAJECTORY: list(data.trajectories), data.time: time})
 
 
 def base_of(name: str, data: Dataset) -> str:
-    """The state that a variable is of, or the variable itself."""
+    """Returns the state to which a variable belongs, or the variable itself."""
     ends = ("_predicted", "_lower", "_upper")
     return next((name.removesuffix(end) for end in ends if name.removesuffix(end) in data.states), name)

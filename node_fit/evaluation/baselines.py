@@ -9,24 +9,25 @@ from jaxtyping import Float, Int
 from ..data.dataset import Dataset
 from .metrics import Predicted, Score, measured_values, score_predictions
 
-# Relative weight of the ridge penalty on the coefficients of the linear equation, in standardised units. It matters
-# only where the data do not decide: with fewer rows than coefficients, or with states that move together.
+# Relative weight of the ridge penalty on the coefficients of the linear equation, in standardised units. It only
+# matters for undetermined coefficients: with fewer rows than coefficients, or with collinear states.
 BASELINE_RIDGE = 1e-6
-# A growing linear equation is clipped here [standard deviations], far beyond any useful prediction.
+# Limit at which a growing linear equation is clipped [standard deviations], far beyond any useful prediction.
 CEILING = 1e6
-# Digits of a step, in mean steps, by which steps differ; fewer, where so many different ones would take seconds.
+# Digits to which steps are rounded, in mean steps, and the maximum number of different steps; more would take seconds,
+# so steps are then rounded to fewer digits.
 STEP_DIGITS, MAX_DIFFERENT_STEPS = 9, 5_000
-# Multiplications in a product of all transition matrices' sizes, beyond which a linear equation takes minutes.
+# Maximum number of multiplications for all transition matrices; beyond, a linear equation takes minutes.
 MAX_BASELINE_OPERATIONS = 2e9
-# Records of more intervals are solved in blocks side by side, whose matrices have at most so many elements.
+# Number of intervals above which a record is solved in parallel blocks, and maximum number of their matrix elements.
 MAX_IN_TURN, MAX_BLOCK_ELEMENTS = 2_000, 10_000_000
 
 
 def predict_baselines(train: Dataset, target: Dataset) -> dict[str, Predicted]:
-    """Predictions of `target` by three baselines, fitted to `train`: `mean`, `persistence` and `linear`.
+    """Predicts `target` by three baselines fitted to `train`: `mean`, `persistence` and `linear`.
 
-    `linear` is left out where states jump at events, of which it knows nothing, and where its matrices would take
-    minutes, as those of thousands of states.
+    `linear` is omitted if states jump at events, which it cannot represent, and if its matrices would take minutes, as
+    with thousands of states.
     """
     models = {"mean": mean, "persistence": persistence}
     if train.events is None and target.events is None and is_linear_affordable(target):
@@ -35,7 +36,7 @@ def predict_baselines(train: Dataset, target: Dataset) -> dict[str, Predicted]:
 
 
 def baselines(train: Dataset, target: Dataset) -> dict[str, Score]:
-    """Scores of the three baselines on `target`, fitted to `train`; see `predict_baselines`."""
+    """Scores the three baselines on `target`, fitted to `train`; see `predict_baselines`."""
     return {name: score_predictions(target, ys) for name, ys in predict_baselines(train, target).items()}
 
 
@@ -56,17 +57,17 @@ def mean(train: Dataset, target: Dataset) -> Predicted:
 def persistence(train: Dataset, target: Dataset) -> Predicted:
     """Predicts that every state keeps its last known value.
 
-    In a forecast, that is the last value measured before the trajectory's first scored row. If no value of a state was
-    measured before, for example because all rows are scored, it is the first measured value, from which a model starts
-    too. A state that was never measured in a trajectory keeps its training mean.
+    In a forecast, this is the last value measured before the trajectory's first scored row. If a state was not measured
+    before, for example because all rows are scored, it is the first measured value, from which a model also starts. A
+    state never measured in a trajectory keeps its training mean.
 
     **Arguments:** and **Returns:** as in `mean`.
     """
     check_same_columns(train, target)
-    known = np.isfinite(target.ys) & ~np.logical_or.accumulate(target.scored, axis=1)[..., None]
-    last = target.ys.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
+    is_known = np.isfinite(target.ys) & ~np.logical_or.accumulate(target.scored, axis=1)[..., None]
+    last = target.ys.shape[1] - 1 - is_known[:, ::-1].argmax(axis=1)
     latest = np.take_along_axis(target.ys, last[:, None, :], axis=1)[:, 0]
-    held = np.where(known.any(axis=1), latest, starts(train, target))
+    held = np.where(is_known.any(axis=1), latest, starts(train, target))
     return np.repeat(held[:, None, :], target.ys.shape[1], axis=1)
 
 
@@ -141,7 +142,7 @@ class LinearEquation:
 
 
 def is_linear_affordable(target: Dataset) -> bool:
-    """Whether the linear equation of these states and different steps takes seconds, and not minutes."""
+    """Whether the linear equation for these states and steps takes seconds rather than minutes."""
     steps = np.diff(target.ts, axis=1)
     different = find_different_steps(steps / (float(steps.mean()) or 1.0))[0] if steps.size else steps
     return different.size * (2 * len(target.states)) ** 3 <= MAX_BASELINE_OPERATIONS
@@ -150,7 +151,7 @@ def is_linear_affordable(target: Dataset) -> bool:
 def find_different_steps(
     steps: Float[np.ndarray, "trajectory interval"],
 ) -> tuple[Float[np.ndarray, " step"], Int[np.ndarray, "trajectory interval"]]:
-    """The different steps, and which of them each interval has; those of a uniform grid are equal by rounding."""
+    """Returns the distinct steps and the index of each interval's step; rounding merges those of a uniform grid."""
     digits = STEP_DIGITS
     different, which = np.unique(np.round(steps, digits), return_inverse=True)
     while different.size > MAX_DIFFERENT_STEPS and digits > 0:
@@ -165,10 +166,10 @@ def march_baseline(
     forcing: Float[np.ndarray, "trajectory interval state"],
     z: Float[np.ndarray, "trajectory state"],
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """The states at all times from the first ones.
+    """Computes the states at all times from the initial states.
 
-    A step of many trajectories takes as long as one of few. So a long record is cut into blocks: all are solved from
-    zero side by side, which gives where each begins, and then from there.
+    A step of many trajectories takes as long as one of few. So a long record is cut into blocks. These are first solved
+    in parallel from zero, which yields their initial states, and then from there.
     """
     trajectories, intervals = which.shape
     states = z.shape[1]
@@ -203,7 +204,7 @@ def march_in_turn(
     forcing: Float[np.ndarray, "trajectory interval state"],
     z: Float[np.ndarray, "trajectory state"],
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """As `march_baseline`, one interval after another."""
+    """Computes the states as `march_baseline` does, but sequentially."""
     path = [z]
     for k in range(which.shape[1]):
         path.append(advance_baseline(transitions[which[:, k]], path[-1], forcing[:, k]))
@@ -215,15 +216,15 @@ def advance_baseline(
     z: Float[np.ndarray, "trajectory state"],
     forcing: Float[np.ndarray, "trajectory state"],
 ) -> Float[np.ndarray, "trajectory state"]:
-    """The states after one interval."""
+    """Advances the states by one interval."""
     with np.errstate(over="ignore", invalid="ignore"):
-        # Not `@`: on many small matrices, the BLAS threads of NumPy and those of SciPy's expm wait for each other.
+        # Not `@`: for many small matrices, the BLAS threads of NumPy and those of SciPy's expm wait for each other.
         later = np.einsum("nij,nj->ni", transition, np.concatenate([z, forcing], axis=1))
     return np.clip(later, -CEILING, CEILING)
 
 
 def moments(rows: Float[np.ndarray, "trajectory time channel"], counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each channel over the counted rows; the deviation is 1 where nothing varies."""
+    """Computes mean and standard deviation of each channel over the counted rows; the deviation is 1 for constants."""
     values = rows[counted]
     if not len(values):
         channels = int(rows.shape[2])
@@ -237,7 +238,7 @@ def intervals(
     rows: Float[np.ndarray, "trajectory time channel"],
     complete: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lengths and end values of the intervals between consecutive complete rows of a trajectory."""
+    """Returns lengths and end values of the intervals between consecutive complete rows of a trajectory."""
     trajectory, row = np.nonzero(complete)
     same = trajectory[1:] == trajectory[:-1]
     begin, end = (trajectory[:-1][same], row[:-1][same]), (trajectory[1:][same], row[1:][same])
@@ -245,13 +246,13 @@ def intervals(
 
 
 def starts(train: Dataset, target: Dataset) -> Float[np.ndarray, "trajectory state"]:
-    """The first measured value of each state in each trajectory; the training mean if it was never measured."""
+    """Returns the first measured value of each state in each trajectory; the training mean if it was never measured."""
     first = target.first
     return np.where(np.isfinite(first), first, state_means(train))
 
 
 def state_means(train: Dataset) -> Float[np.ndarray, " state"]:
-    """Mean of the measurements that count, for each state; 0 if there are none."""
+    """Computes the mean of each state's scored measurements; 0 without measurements."""
     counts = np.maximum(train.mask.sum(axis=(0, 1)), 1)
     means = np.where(train.mask, train.ys, 0.0).sum(axis=(0, 1)) / counts
     for index, name in enumerate(train.states):

@@ -1,4 +1,4 @@
-"""What a fit is judged by: its errors, beside the noise and the spread of the data and the errors of simple models."""
+"""The evidence for judging a fit: its errors, compared to noise and spread of the data and errors of simple models."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,47 +33,47 @@ from .residuals import (
 from .stability import Escape
 
 Predicted = Float[np.ndarray, "trajectory time state"]
-# Those of several splits, whose shapes differ.
+# Predictions of several splits with different shapes.
 AnyShape = Float[np.ndarray, "..."]
-# A fit that explains less of the variance than this is as good as a constant.
+# R² below which a fit is no better than a constant.
 FLAT = 0.1
-# A fit with a lower NRMSE is good in any case.
+# NRMSE below which a fit is always good.
 GOOD_R2 = 0.02
-# Errors up to so many times the noise are noise: of rows that were fitted, and of others.
+# Ratio of error to noise up to which errors count as noise, on training and on held-out rows.
 NEAR_NOISE, NEAR_NOISE_HELD = 1.3, 2.0
 OVERFITTED = 3.0
-# A held-out NRMSE up to this is none of overfitting, if every simple model's is larger by this factor.
+# Held-out NRMSE up to which a fit is not overfitted, if every simple model's is larger by this factor.
 WELL, AMPLY = 0.1, 2.0
-# A simple model is better only if it is ahead by more than this and than chance, and by more than that if errors are
-# mere noise.
+# Ratio of NRMSE below which a simple model is better, provided that the difference exceeds chance; and the ratio if
+# errors are mere noise.
 CLEARLY_AHEAD, AHEAD_IN_NOISE = 0.99, 0.9
 
 
-# What is left if some measurements lie far from all others, and count as much as those.
+# Description of the misfit if outliers have full weight.
 OUTLYING = "some measurements lie far from all others"
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a fit is judged by.
+    """The data, predictions and circumstances on which a fit is judged.
 
     **Arguments:**
 
-    - `status`, `history`, `options`, `step_excess`: those of the fit.
-    - `splits`: data by their names, `train` and perhaps `validation` and `test`, with the rows that count.
+    - `status`, `history`, `options`, `step_excess`: see `Fit`.
+    - `splits`: data by name (`train`, optionally `validation` and `test`), with the scored rows.
     - `predicted`: predictions for each split, shape `(trajectory, time, state)`.
-    - `rivals`: predictions of simple models for each split, by their names.
-    - `chosen`: keys of the config that the fit chose itself, or tried other values of.
-    - `enough_hidden`: whether fits with more hidden states were tried, and no better.
+    - `rivals`: predictions of simple models for each split, by name.
+    - `chosen`: config keys that the fit chose itself, or for which it tried other values.
+    - `enough_hidden`: whether fits with more hidden states were tried without improvement.
     - `penalised`: whether the model has a network, on which a prior would act.
-    - `scaler`: that of the model; None leaves out the checks of residuals.
-    - `chaos`: scores of a chaotic system, of which only windows are predicted.
-    - `given`: the data as they were given, with the rows that starts are read from.
-    - `escape`: tells where longer simulations run away, if they do; None leaves them out.
+    - `scaler`: scaler of the model; None skips the residual checks.
+    - `chaos`: scores of a chaotic system, for which only windows are predicted.
+    - `given`: the original data, including the rows from which starts are read.
+    - `escape`: finds where longer simulations run away, if they do; None skips them.
     - `ends`: clauses on constants that have run to an end of their range.
-    - `distance`: tells how far the constants of equations are from their optimum [standard errors]; None leaves it out.
-    - `has_found_equations`: whether the equations were found in the data, and not given.
-    - `left_out`: blocks of the data, and predictions of models that have not seen them.
+    - `distance`: computes the distance of the constants from their optimum [standard errors]; None skips it.
+    - `has_found_equations`: whether the equations were discovered from the data.
+    - `left_out`: blocks of the data, with predictions of models that have not seen them.
     """
 
     status: Status
@@ -107,18 +107,18 @@ class Case:
 
     @property
     def noise_source(self) -> str:
-        """What says how large the noise is, as a key."""
+        """The config key that specifies the noise level."""
         names = [name for name, loss in LOSSES.items() if type(loss) is type(self.loss)]
         return f"loss={names[0]}" if self.loss.is_count and names else "data.sigma"
 
     @property
     def is_law(self) -> bool:
-        """Whether it has equations without a network: their few constants follow no noise."""
+        """Whether the model has equations without a network, whose few constants do not fit noise."""
         return says(self.options.field, "has_equations", False) and not self.penalised
 
     @cached_property
     def weighed(self) -> Mapping[str, Dataset]:
-        """The splits, whose measurements count as far as the loss of the fit counts them."""
+        """The splits, with measurements weighted as in the loss of the fit."""
         if self.scaler is None or not (self.loss.robust and isinstance(self.loss, AbstractResidualLoss)):
             return self.splits
         train = standardize(self.splits["train"], self.predicted["train"], self.scaler)
@@ -130,12 +130,12 @@ class Case:
 
     @cached_property
     def scores(self) -> dict[str, Score]:
-        """The scores of the fit, weighed as its loss weighs errors."""
+        """The scores of the fit, with errors weighted as in its loss."""
         return {name: score_predictions(data, self.predicted[name]) for name, data in self.weighed.items()}
 
     @cached_property
     def simple(self) -> dict[str, dict[str, Score]]:
-        """The scores of simple models for each split, by their names."""
+        """The scores of simple models for each split, by name."""
         return {
             name: {kind: score_predictions(self.weighed[name], ys) for kind, ys in rivals.items()}
             for name, rivals in self.rivals.items()
@@ -151,48 +151,48 @@ class Case:
 
     @cached_property
     def spread(self) -> Float[np.ndarray, " state"]:
-        """The standard deviation of each state over all splits: a split may be at rest."""
+        """The standard deviation of each state over all splits, since a single split can be at rest."""
         parts = list(self.weighed.values())
-        own = np.array([prediction_errors(data) for data in parts])
+        deviations = np.array([prediction_errors(data) for data in parts])
         counts = np.array([data.mask.sum(axis=(0, 1)) for data in parts])
         means = np.array([np.where(data.mask, data.ys, 0.0).sum(axis=(0, 1)) for data in parts]) / np.maximum(counts, 1)
         total = np.maximum(counts.sum(axis=0), 1)
         center = (counts * means).sum(axis=0) / total
         apart = np.where([name in parts[0].angles for name in parts[0].states], 0.0, means - center)
-        whole = np.sqrt((counts * (own**2 + apart**2)).sum(axis=0) / total)
-        # The means of equal numbers are rounded.
-        return np.where(whole > 1e-12 * np.abs(center), whole, 0.0)
+        overall = np.sqrt((counts * (deviations**2 + apart**2)).sum(axis=0) / total)
+        # Rounding makes the variance of equal numbers nonzero.
+        return np.where(overall > 1e-12 * np.abs(center), overall, 0.0)
 
     def overall(self, score: Score) -> float:
-        """The NRMSE of a split in the spread of all data: the root mean square over the states."""
+        """Returns the NRMSE of a split relative to the spread of all data: the root mean square over states."""
         return self.over_spread(np.array([channel.rmse for channel in score.channels.values()]), score)
 
     def over_spread(self, rmse: Float[np.ndarray, " state"], score: Score) -> float:
         points = np.array([channel.points for channel in score.channels.values()])
-        there = (points > 0) & (self.spread > 0)
-        return float(np.sqrt(((rmse[there] / self.spread[there]) ** 2).mean())) if there.any() else np.nan
+        is_scored = (points > 0) & (self.spread > 0)
+        return float(np.sqrt(((rmse[is_scored] / self.spread[is_scored]) ** 2).mean())) if is_scored.any() else np.nan
 
     @cached_property
     def nrmse(self) -> dict[str, float]:
-        """The NRMSE of each split in the spread of all data."""
+        """The NRMSE of each split relative to the spread of all data."""
         return {name: self.overall(score) for name, score in self.scores.items()}
 
     @cached_property
     def errors(self) -> dict[str, float]:
-        """`nrmse`, of held-out states as far as it is more than noise."""
+        """`nrmse`, for held-out states only as far as it exceeds noise."""
         return {name: self.nrmse["train"] if name == "train" else self.error_beyond_noise(name) for name in self.splits}
 
     def error_beyond_noise(self, name: str) -> float:
         over = errors_over_noise(self.weighed[name], self.predicted[name], self.options, self.noise)
         rmse = np.array([channel.rmse for channel in self.scores[name].channels.values()])
         is_noise = over <= NEAR_NOISE_HELD
-        if self.penalised:  # What a network leaves on other data may be more than the noise of its own.
+        if self.penalised:  # A network's held-out residuals can exceed the noise of its training data.
             noise = np.divide(rmse, over, out=np.full_like(rmse, np.inf), where=over > 0)
             is_noise &= ~self.exceeds(name, NEAR_NOISE * noise)
         return self.over_spread(np.where(is_noise, 0.0, rmse), self.scores[name])
 
     def exceeds(self, name: str, errors: Float[np.ndarray, " state"]) -> Bool[np.ndarray, " state"]:
-        """Of each state: whether its errors on a split are larger than these by more than chance."""
+        """Returns for each state whether its errors on a split exceed these by more than chance."""
         squares, counts = squared_errors(self.weighed[name], self.predicted[name]), self.weighed[name].mask
         chances = [
             compare_squares(squares[..., state], np.full(counts.shape[:2], error**2), counts[..., state])
@@ -202,9 +202,9 @@ class Case:
 
     @cached_property
     def expected(self) -> ExpectedError | None:
-        """The interval for the error on new data, by blocks left out, or validation data; None where too little was.
+        """The interval for the error on new data, from left-out blocks or validation data; None if these are too few.
 
-        The test data have no part in it, so that they can tell whether it is true.
+        Test data are not used, so that they can verify the interval.
         """
         if self.left_out:
             return expect_error(self.left_out, self.spread, "blocks left out in turn")
@@ -220,44 +220,44 @@ class Case:
 
     @cached_property
     def noise(self) -> Float[np.ndarray, " state"]:
-        """The noise of each state; NaN for too few rows. What a law leaves is noise if it looks so."""
+        """The noise of each state; NaN for too few rows. Residuals of a law count as noise if they look like it."""
         train = self.weighed["train"]
         values = train.mask.sum(axis=(0, 1))
         if self.is_law and self.scaler is not None and self.misfit is None:
-            left = np.array([channel.rmse for channel in self.train.channels.values()])
-            return np.where(values >= LEAST_VALUES, left, np.nan)
+            rmse = np.array([channel.rmse for channel in self.train.channels.values()])
+            return np.where(values >= LEAST_VALUES, rmse, np.nan)
         return np.where(values >= FEW_VALUES, self.noise_of_rows, np.nan)
 
     @cached_property
     def misfit(self) -> str | None:
-        """What says that the training residuals are more than noise, in words; None if nothing does."""
+        """A description of why the training residuals are more than noise; None if they are not."""
         if self.scaler is None:
             return None
         checks = check_residuals(self.weighed["train"], self.predicted["train"], self.scaler)
-        found = describe_misfit(checks, self.noise_source)
-        apart = OUTLYING if self.is_outlying else None
-        return "; ".join(filter(None, [found, apart])) or None
+        description = describe_misfit(checks, self.noise_source)
+        outlying = OUTLYING if self.is_outlying else None
+        return "; ".join(filter(None, [description, outlying])) or None
 
     @property
     def is_outlying(self) -> bool:
-        """Whether some measurements lie far from all others, and count as much as those."""
+        """Whether some measurements lie far from all others, and have full weight."""
         return bool(self.outliers) and not self.loss.robust
 
     @cached_property
     def outliers(self) -> list[Outlier]:
-        """Training measurements far from all others, the farthest first."""
+        """Training measurements far from all others, farthest first."""
         if self.scaler is None:
             return []
         return find_outlying_residuals(self.splits["train"], self.predicted["train"], self.scaler)
 
     @property
     def is_all_noise(self) -> bool:
-        """Whether all errors are about as large as the noise, and those of training look like it."""
+        """Whether all errors are about as large as the noise, and the training residuals look like noise."""
         if self.misfit is not None or any(self.errors[name] != 0 for name in self.held):
             return False
         train, noise = self.weighed["train"], self.noise if self.is_law else self.noise_of_rows
-        left = [errors_over_noise(*part, self.options, noise) for part in self.left_out]
-        predicts = not left or bool((np.max(left, axis=0) <= NEAR_NOISE_HELD).all())
+        ratios = [errors_over_noise(*part, self.options, noise) for part in self.left_out]
+        predicts = not ratios or bool((np.max(ratios, axis=0) <= NEAR_NOISE_HELD).all())
         return predicts and is_noise(train, self.predicted["train"], self.options, noise)
 
     @cached_property
@@ -268,20 +268,20 @@ class Case:
 
     def is_well(self, name: str) -> bool:
         """Whether a split is predicted well, and far better than by any simple model."""
-        own = self.scores[name].nrmse
+        nrmse = self.scores[name].nrmse
         return self.nrmse[name] <= WELL and all(
-            AMPLY * own <= score.nrmse for score in self.simple.get(name, {}).values()
+            AMPLY * nrmse <= score.nrmse for score in self.simple.get(name, {}).values()
         )
 
     def find_better(self, name: str) -> str | None:
-        """The simple model that is clearly better on a held-out split, by more than chance among all comparisons."""
-        rivals, own = self.rivals.get(name, {}), self.scores[name].nrmse
+        """Returns the simple model that is clearly better on a held-out split, beyond chance over all comparisons."""
+        rivals, nrmse = self.rivals.get(name, {}), self.scores[name].nrmse
         limit = RISK / max(sum(len(self.rivals.get(part, {})) for part in self.held), 1)
         ahead = AHEAD_IN_NOISE if self.errors[name] == 0 else CLEARLY_AHEAD
         better = {
             kind: self.simple[name][kind].nrmse
             for kind, ys in rivals.items()
-            if self.simple[name][kind].nrmse < ahead * own
+            if self.simple[name][kind].nrmse < ahead * nrmse
             and compare_squares(
                 self.row_errors(name, self.predicted[name]), self.row_errors(name, ys), self.counted(name)
             )
@@ -290,7 +290,7 @@ class Case:
         return min(better, key=lambda kind: better[kind], default=None)
 
     def row_errors(self, name: str, predicted: Predicted) -> Float[np.ndarray, "trajectory time"]:
-        """The sum of each row's squared errors, in the spread of all data."""
+        """Returns the sum of each row's squared errors, relative to the spread of all data."""
         squares = squared_errors(self.weighed[name], predicted)
         return (squares / np.where(self.spread > 0, self.spread, np.inf) ** 2).sum(axis=2)
 
@@ -313,13 +313,13 @@ class Case:
         )
 
 
-# The relative fall of the loss, over the last chunk or the last half of a stage, of a fit that more steps would
-# improve.
+# Relative decrease of the loss above which more steps would help, measured over the last chunk or the last half of a
+# stage.
 FALLING, LAST_CHUNK, MOST_OF_STAGE = 0.05, 0.0, 0.5
 
 
 def best_records(history: Sequence[Record]) -> list[Record]:
-    """The records of the last stage of the member that ended best; losses of stages or members do not compare."""
+    """Returns the last stage's records of the best member; losses are not comparable across stages or members."""
     if not history:
         return []
     stage = [record for record in history if record.stage == history[-1].stage]
@@ -328,7 +328,7 @@ def best_records(history: Sequence[Record]) -> list[Record]:
 
 
 def is_falling(history: Sequence[Record], share: float) -> bool:
-    """Whether the loss fell clearly over this share of the last stage, or its last chunk, and was lowest at its end."""
+    """Whether the loss fell clearly over this share of the last stage, or its last chunk, to its lowest value."""
     records = best_records(history)
     if len(records) < 2:
         return False
@@ -339,14 +339,14 @@ def is_falling(history: Sequence[Record], share: float) -> bool:
 
 
 def estimate_noise_of(data: Dataset) -> Float[np.ndarray, " state"]:
-    """The noise of each state, estimated from the rows that count."""
+    """Estimates the noise of each state from the scored rows."""
     return noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
 
 
 def is_noise(
     data: Dataset, predicted: Predicted, options: Options, noise: Float[np.ndarray, " state"] | None = None
 ) -> bool:
-    """Whether every channel's error is about that of the measurements, which is known, or given or estimated."""
+    """Whether every channel's error is about its measurement noise, which is known, passed or estimated."""
     noise = estimate_noise_of(data) if noise is None else noise
     return bool((errors_over_noise(data, predicted, options, noise) <= NEAR_NOISE).all())
 
@@ -354,13 +354,15 @@ def is_noise(
 def errors_over_noise(
     data: Dataset, predicted: Predicted, options: Options, noise: Float[np.ndarray, " state"]
 ) -> Float[np.ndarray, " state"]:
-    """The root mean square of each state's residuals over their noise: known (`data.sigma`), or else `noise`."""
+    """Computes the root mean square of each state's residuals over their noise: `data.sigma` if known, else `noise`."""
     levels = np.broadcast_to(noise, data.ys.shape)
     if data.sigma is not None:
-        # The known deviation of a transformed state is one of its logarithm.
+        # The known deviation of a transformed state is that of its logarithm.
         transformed = (*options.scaling.log, *options.scaling.bounds)
         levels = np.where([name in transformed for name in data.states], levels, data.sigma)
-    known = data.mask & (levels > 0)
+    is_known = data.mask & (levels > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        squares = np.where(known, ((predicted - data.near(predicted)) / levels) ** 2, 0.0)
-        return np.sqrt(squares.sum(axis=(0, 1)) / np.where(known.any(axis=(0, 1)), known.sum(axis=(0, 1)), np.nan))
+        squares = np.where(is_known, ((predicted - data.near(predicted)) / levels) ** 2, 0.0)
+        return np.sqrt(
+            squares.sum(axis=(0, 1)) / np.where(is_known.any(axis=(0, 1)), is_known.sum(axis=(0, 1)), np.nan)
+        )

@@ -1,4 +1,4 @@
-"""Whether one model's errors are smaller than another's by more than chance, on the same rows."""
+"""Tests whether one model's errors are smaller than another's by more than chance, on the same rows."""
 
 from typing import cast
 
@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 Rows = Bool[np.ndarray, "trajectory time"]
-# Groups of consecutive rows whose means are compared, and the least that tell how much they vary.
+# Number of groups of consecutive rows whose means are compared, and the minimum to estimate their variance.
 ROW_GROUPS, LEAST_GROUPS = 8, 3
 
 
@@ -15,15 +15,15 @@ def compare_squares(
     other: Float[np.ndarray, "trajectory time"],
     counted: Rows,
 ) -> float:
-    """The probability that the other model's squared errors are as much smaller, if both are as good.
+    """Computes the p-value of the other model's smaller squared errors, if both models are equally good.
 
-    A t-test of the means of a few groups of consecutive rows: differences of neighbouring rows depend on each other,
-    and those of long groups hardly do (Diebold and Mariano, J. Bus. Econ. Stat. 13, 1995, compare paired losses;
-    Ibragimov and Müller, J. Bus. Econ. Stat. 28, 2010, their groups).
+    Uses a t-test on the means of a few groups of consecutive rows: differences of neighbouring rows are dependent,
+    those of long groups hardly (Diebold and Mariano, J. Bus. Econ. Stat. 13, 1995, compare paired losses; Ibragimov
+    and Müller, J. Bus. Econ. Stat. 28, 2010, their groups).
 
-    **Arguments:** `own`, `other`: squared errors of each row. `counted`: rows that count.
+    **Arguments:** `own`, `other`: squared errors of each row. `counted`: mask of the scored rows.
 
-    **Returns:** the probability; 1 of too few rows.
+    **Returns:** the p-value; 1 for too few rows.
     """
     from scipy.special import stdtr
 
@@ -38,7 +38,7 @@ def compare_squares(
 
 
 def row_groups(counted: Rows) -> list[Rows]:
-    """A few groups of consecutive rows, whose means hardly depend on each other; each of two rows at least."""
+    """Splits rows into a few groups of at least two consecutive rows, whose means are nearly independent."""
     rows = np.flatnonzero(counted)
     groups = min(ROW_GROUPS, rows.size // 2)
     masks = np.zeros((groups, counted.size), bool)

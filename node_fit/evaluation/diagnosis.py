@@ -1,4 +1,4 @@
-"""The verdict on a fit, in a sentence that says what to try next, and where predictions end early."""
+"""The verdict on a fit, as a sentence with suggestions, and reports on predictions that end early."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,22 +27,22 @@ from .simulation import Simulated, predictions_frame
 if TYPE_CHECKING:
     import pandas
 
-# Trajectories besides the first that a sentence names.
+# Maximum number of trajectories named in a sentence, besides the first.
 MOST_NAMED = 4
-# Values that leave the range of the training data by more than this share of it are told, of so many channels.
+# Fraction of the training range by which values must leave it to be reported, and maximum number of channels reported.
 BEYOND_RANGE, MOST_TOLD = 0.1, 3
-# An argument below this share of its largest value is near 0.
+# Fraction of its largest value below which an argument is near 0.
 NEAR_EDGE = 0.1
-# A simulation that moves by no more than this stands still [standard deviations of the data].
+# Movement below which a simulation stands still [standard deviations of the data].
 STILL = 1e-6
-# Values of which residuals of equations look like noise, whatever the equations lack.
+# With fewer values than this, residuals of equations always look like noise.
 FEW_OF_A_LAW = 30
 
 
 def describe_divergence(data: Dataset, gone: Sequence[Divergence], *, triggers: bool = False) -> str:
-    """A sentence that says how many trajectories can't be simulated, which, from when on, and why.
+    """Describes how many and which trajectories can't be simulated, from what time, and why.
 
-    **Arguments:** `triggers`: whether the field has triggers, which may be why.
+    **Arguments:** `triggers`: whether the field has triggers, which can be the reason.
     """
     first = gone[0]
     steps = "where the solver takes all its steps"
@@ -51,7 +51,7 @@ def describe_divergence(data: Dataset, gone: Sequence[Divergence], *, triggers: 
     text = f"trajectory {first.name!r} can't be simulated beyond {data.time} = {first.time:g}, {reason}"
     if len(gone) == 1:
         return text
-    others = ", ".join(repr(each.name) for each in gone[1 : MOST_NAMED + 1])
+    others = ", ".join(repr(divergence.name) for divergence in gone[1 : MOST_NAMED + 1])
     more = ", ..." if len(gone) > MOST_NAMED + 1 else ""
     return f"{text} ({len(gone)} of {len(data.trajectories)} can't; the others: {others}{more})"
 
@@ -59,9 +59,9 @@ def describe_divergence(data: Dataset, gone: Sequence[Divergence], *, triggers: 
 def describe_edge(
     data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], end: Divergence, equations: object
 ) -> str | None:
-    """Which root, logarithm or power of known equations ends a simulation, since its argument comes to 0.
+    """Describes the root, logarithm or power of known equations that ends a simulation as its argument reaches 0.
 
-    **Arguments:** `end`: where the simulation ends. `equations`: those of the field, None if it has none.
+    **Arguments:** `end`: where the simulation ends. `equations`: equations of the field; None without equations.
     """
     if not (is_mapping(equations) or isinstance(equations, str | Path)):
         return None
@@ -84,7 +84,7 @@ def describe_edge(
 
 
 def guard(operation: Application, inside: str) -> str:
-    """A root, logarithm or power whose argument, the text `inside`, can't fall below its domain."""
+    """Rewrites a root, logarithm or power so that its argument, the text `inside`, can't leave its domain."""
     match operation:
         case Application("^", (_, exponent)):
             return f"maximum({inside}, 0)**{write(exponent, least=4)}"
@@ -110,13 +110,13 @@ Kind = Literal[
     "close",
     "good",
 ]
-# Verdicts on models that follow their data, which hold only if simulations stay near the data for longer.
+# Verdicts on models that fit their data, which require that longer simulations stay near the data.
 FITS: tuple[Kind, ...] = ("noise-limited", "misfit", "close", "good")
-# Constants farther from their optimum are not those that the data tell [standard errors].
+# Distance from the optimum above which constants are not the best estimates from the data [standard errors].
 OFF_OPTIMUM = 0.5
-# A held-out error that is larger than that of training by this factor is told.
+# Ratio of held-out to training error above which it is reported.
 FAR_APART = 1.5
-# A simple model does as well if its error is larger by no more than this factor.
+# Maximum error ratio for which a simple model counts as equally good.
 TIED = 1.1
 KIND_WORDS = {
     "mean": "the mean of the training data",
@@ -128,7 +128,7 @@ KIND_WORDS = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The `kind` of outcome, and a `sentence` with the reason and what to try next."""
+    """The `kind` of outcome, and a `sentence` with the reason and next steps."""
 
     kind: Kind
     sentence: str
@@ -136,11 +136,11 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a fit is worth on some data: all that is shown of it is read from here.
+    """The quality of a fit on some data; the source of all displays of it.
 
-    - `case`: the data with the rows that count, predictions of them, and how the fit went.
-    - `verdict`: a sentence that says what to try next.
-    - `simulated`: curves and bands, if they were asked for.
+    - `case`: the data with the scored rows, their predictions, and the course of the fit.
+    - `verdict`: the verdict, with suggestions.
+    - `simulated`: curves and bands, if requested.
     """
 
     case: Case
@@ -149,27 +149,27 @@ class Assessment:
 
     @property
     def splits(self) -> Mapping[str, Dataset]:
-        """The data by their roles, with the rows that count."""
+        """The data by role, with the scored rows."""
         return self.case.splits
 
     @property
     def weighed(self) -> Mapping[str, Dataset]:
-        """`splits`, whose measurements count as far as the loss of the fit counts them."""
+        """`splits`, with measurements weighted as in the loss of the fit."""
         return self.case.weighed
 
     @property
     def scores(self) -> Mapping[str, Score]:
-        """The scores of the fit by roles of data, weighed as its loss weighs errors."""
+        """The scores of the fit by role of the data, with errors weighted as in its loss."""
         return self.case.scores
 
     @property
     def baselines(self) -> Mapping[str, Mapping[str, Score]]:
-        """The scores of simple models by roles of data."""
+        """The scores of simple models by role of the data."""
         return self.case.simple
 
     @cached_property
     def residuals(self) -> dict[str, ResidualChecks]:
-        """Whether the residuals are independent noise, weighed by their known deviations."""
+        """Checks whether residuals are independent noise, weighted by their known deviations."""
         scaler = self.case.scaler
         assert scaler is not None
         return {
@@ -179,18 +179,21 @@ class Assessment:
 
     @property
     def coverage(self) -> dict[str, float | None]:
-        """The share of the measurements that bands cover, by roles of data; empty without bands."""
+        """The share of measurements covered by bands, by role of the data; empty without bands."""
         bands = {} if self.simulated is None else self.simulated.bands
         return {name: coverage(self.splits[name], *edges) for name, edges in bands.items()}
 
     @property
     def expected(self) -> ExpectedError | None:
-        """The interval for the error on new data, by blocks left out, or validation data; None of too little."""
+        """The interval for the error on new data, from left-out blocks or validation data; None if data are too few."""
         return self.case.expected
 
     def frame(self) -> "pandas.DataFrame":
-        """A `pandas.DataFrame` with a row for each time of a split: trajectory, time, inputs, each state measured and
-        predicted, with its band, and whether the row counts in the score (`scored`), or the start was read from it."""
+        """Returns a `pandas.DataFrame` with a row for each time of a split.
+
+        Its columns are trajectory, time, inputs, each state measured and predicted, with its band, and whether the row
+        counts in the score (`scored`) or was used to read the start.
+        """
         import pandas as pd
 
         bands = {} if self.simulated is None else self.simulated.bands
@@ -203,7 +206,7 @@ class Assessment:
 
 
 def assess(case: Case, simulated: Simulated | None = None) -> Assessment:
-    """Judges a fit, and keeps what it was judged by."""
+    """Judges a fit and returns the verdict with its evidence."""
     verdict = diagnose(case)
     if case.status in ("interrupted", "pruned"):
         verdict = Diagnosis(verdict.kind, f"so far {verdict.sentence}")
@@ -211,7 +214,7 @@ def assess(case: Case, simulated: Simulated | None = None) -> Assessment:
 
 
 def diagnose(case: Case) -> Diagnosis:
-    """Judges a fit: the first rule that says something decides."""
+    """Judges a fit by the first rule that applies."""
     verdict = next(filter(None, (rule(case) for rule in RULES)))
     if verdict.kind in FITS:
         verdict = is_runaway(case) or is_at_end(case) or is_off_optimum(case) or verdict
@@ -228,7 +231,7 @@ def diagnose(case: Case) -> Diagnosis:
 
 
 def describe_expected(case: Case) -> str | None:
-    """A sentence on the error to expect on new data, and on test data whose error is larger."""
+    """Describes the expected error on new data, and test data with a larger error."""
     expected = case.expected
     if expected is None:
         return None
@@ -254,13 +257,13 @@ def is_unstable(case: Case) -> Diagnosis | None:
         gone = where_not_finite(data, case.predicted[name])
         if gone:
             jumps = bool(getattr(case.options.field, "keywords", {}).get("triggers"))
-            said = describe_divergence(data, gone, triggers=jumps)
-            return Diagnosis("unstable", f"unstable: {name} {said}; {case.coarse or steady_in_words(case)}.")
+            description = describe_divergence(data, gone, triggers=jumps)
+            return Diagnosis("unstable", f"unstable: {name} {description}; {case.coarse or steady_in_words(case)}.")
     return None
 
 
 def steady_in_words(case: Case) -> str:
-    """What keeps simulations from running away, of what the fit has not got."""
+    """Lists unused options that keep simulations from running away."""
     untried = Untried(case.options, case.chosen)
     prior = untried.prior() if case.penalised else None
     stiff = None if case.options.solver.method == "kvaerno5" else "solver=kvaerno5 if it is stiff"
@@ -284,16 +287,16 @@ def is_flat(case: Case) -> Diagnosis | None:
         return None
     if (trained_badly := is_worsened(case) or is_unfinished(case)) is not None:
         return trained_badly
-    said = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
+    sentence = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
     if stands_still(case.splits["train"], case.predicted["train"]):
-        said += ", since the simulation stands still: where it starts, the equations have a steady state"
+        sentence += ", since the simulation stands still: where it starts, the equations have a steady state"
     one_stage = len({record.stage for record in case.history}) == 1
     advice = advise_flat(Untried(case.options, case.chosen, case.enough_hidden), one_stage=one_stage)
-    return Diagnosis("flat", f"flat: {said}; try {advice}.")
+    return Diagnosis("flat", f"flat: {sentence}; try {advice}.")
 
 
 def is_worsened(case: Case) -> Diagnosis | None:
-    """Training that only raised the validation loss, so that its beginning, which is poor, is what is kept."""
+    """Diagnoses training that only raised the validation loss, so that its poor beginning is kept."""
     raised = describe_rise(case)
     if raised is None or not poor_of(case):
         return None
@@ -305,7 +308,7 @@ def is_worsened(case: Case) -> Diagnosis | None:
 
 
 def describe_rise(case: Case) -> str | None:
-    """How training raised the validation loss from its beginning on, in words; None if it did not."""
+    """Describes how training raised the validation loss from the start; None if it did not."""
     records = best_records(case.history)
     if len(records) < 2 or case.train.nrmse <= GOOD_R2:
         return None
@@ -318,13 +321,13 @@ def describe_rise(case: Case) -> str | None:
 
 
 def lower_rate(case: Case) -> list[str]:
-    """What makes smaller steps than an optimizer with a learning rate, if the fit has one."""
+    """Lists alternatives with smaller steps, if the fit's optimizer has a learning rate."""
     rate = getattr(case.options.optimizer, "learning_rate", None)
     return [f"optimizer.learning_rate={float(rate) / 10:.1g}", "optimizer=lbfgs"] if isinstance(rate, float) else []
 
 
 def is_unfinished(case: Case) -> Diagnosis | None:
-    """A fit that took all of its steps, the last of which were of use: they may be why it is not good."""
+    """Diagnoses a fit that used all of its steps while still improving, so that it may need more."""
     if case.status != "completed" or case.train.nrmse <= GOOD_R2:
         return None
     lacks = bool(poor_of(case)) or case.misfit is not None
@@ -335,39 +338,42 @@ def is_unfinished(case: Case) -> Diagnosis | None:
 
 
 def is_beaten(case: Case) -> Diagnosis | None:
-    """A simple model that is clearly ahead on held-out data; where errors are noise, it must be so by more."""
+    """Diagnoses a simple model that is clearly better on held-out data, with a larger margin if errors are noise."""
     for name in case.held:
         little = 0 < case.errors[name] <= GOOD_R2 < case.scores[name].nrmse
         better = None if little else case.find_better(name)
         if better is not None:
-            said = f"{against(better, case, name)} does better on the {name} data"
-            return Diagnosis("beaten", f"beaten: {said}; try {case.what(overfits=name in case.far)}.")
+            sentence = f"{against(better, case, name)} does better on the {name} data"
+            return Diagnosis("beaten", f"beaten: {sentence}; try {case.what(overfits=name in case.far)}.")
     return None
 
 
 def is_tied(case: Case) -> Diagnosis | None:
-    """The mean, or the last known value, that does as well. At rest, no right model does better, and its error is small
-    beside what moved before."""
+    """Diagnoses a fit that is no better than the mean or the last known value.
+
+    Data at rest are excluded: there, even the true model is no better, and its error is small relative to earlier
+    motion.
+    """
     for name in case.held:
         tied = ties(case, name, ("mean", "persistence"))
         at_rest = case.errors[name] <= WELL < case.scores[name].nrmse
         if tied and case.errors[name] > 0 and not at_rest:
-            said = f"tied: {tied} does as well on the {name} data; try {case.what(overfits=name in case.far)}."
-            return Diagnosis("tied", said)
+            sentence = f"tied: {tied} does as well on the {name} data; try {case.what(overfits=name in case.far)}."
+            return Diagnosis("tied", sentence)
     return None
 
 
 def is_overfitted(case: Case) -> Diagnosis | None:
-    """Only a network can follow what is chance in its training data."""
+    """Diagnoses overfitting, which only occurs with a network."""
     if not (case.far and case.penalised):
         return None
-    name = max(case.far, key=lambda each: case.far[each])
-    said = f"NRMSE {case.nrmse[name]:.2g} on {name} data against {case.nrmse['train']:.2g} on those of training"
-    return Diagnosis("overfitted", f"overfitted: {said}; try {case.what(overfits=True)}.")
+    name = max(case.far, key=lambda split: case.far[split])
+    sentence = f"NRMSE {case.nrmse[name]:.2g} on {name} data against {case.nrmse['train']:.2g} on those of training"
+    return Diagnosis("overfitted", f"overfitted: {sentence}; try {case.what(overfits=True)}.")
 
 
 def is_chaotic(case: Case) -> Diagnosis | None:
-    """A model that forecasts windows of a chaotic record well; what it does beyond them is said."""
+    """Diagnoses a model that forecasts windows of a chaotic record well, and describes its long-term behaviour."""
     if case.chaos is None or poor_of(case):
         return None
     helps = "" if case.chaos.stays else "; a longer record would help"
@@ -375,24 +381,24 @@ def is_chaotic(case: Case) -> Diagnosis | None:
 
 
 def is_noise_limited(case: Case) -> Diagnosis | None:
-    """Residuals that are noise, whatever they leave of a variance: no model does better."""
+    """Diagnoses residuals that are only noise, however large: no model does better."""
     if case.chaos is not None or case.train.nrmse <= GOOD_R2 or not case.is_all_noise or is_beaten(case):
         return None
-    said = "noise-limited: the residuals are about as large as the noise of the data; only more data would help"
+    text = "noise-limited: the residuals are about as large as the noise of the data; only more data would help"
     values = int(case.weighed["train"].mask.sum(axis=(0, 1)).min())
     if case.is_law and case.train.r2 < POOR and values < FEW_OF_A_LAW:
-        left = f"{1 - case.train.r2:.0%} of the variance in {values} values"
-        said = (
-            f"noise-limited: the residuals look like noise, but are {left}, too few to tell it from what equations lack"
+        part = f"{1 - case.train.r2:.0%} of the variance in {values} values"
+        text = (
+            f"noise-limited: the residuals look like noise, but are {part}, too few to tell it from what equations lack"
         )
-    return Diagnosis("noise-limited", f"{said}{linear_does_as_well(case)}.")
+    return Diagnosis("noise-limited", f"{text}{linear_does_as_well(case)}.")
 
 
 def is_poor(case: Case) -> Diagnosis | None:
     poor = poor_of(case)
     if not poor:
         return None
-    name = min(poor, key=lambda each: poor[each])
+    name = min(poor, key=lambda split: poor[split])
     overfits = "train" not in poor and not past_predicts(case.splits["train"], case.predicted["train"])
     where = "training" if name == "train" else name
     plain = np.isclose(poor[name], case.scores[name].r2)
@@ -403,10 +409,10 @@ def is_poor(case: Case) -> Diagnosis | None:
 
 
 def is_misfit(case: Case) -> Diagnosis | None:
-    """Residuals that are no noise: equations that were given are wrong then, and other models are merely close."""
+    """Diagnoses residuals that are not noise: user-specified equations are then wrong, other models merely close."""
     if case.misfit is None:
         return None
-    said = f"{describe_lead(case)}, but what is left is no noise, so the model misses something: {case.misfit}"
+    sentence = f"{describe_lead(case)}, but what is left is no noise, so the model misses something: {case.misfit}"
     is_given = case.is_law and not case.has_found_equations
     if is_given and not case.is_outlying:
         advice = Untried(case.options, case.chosen).other_equations()
@@ -414,36 +420,38 @@ def is_misfit(case: Case) -> Diagnosis | None:
         is_found = case.has_found_equations and not case.is_outlying
         is_enough = is_found or case.train.nrmse <= GOOD_R2
         advice = None if is_enough else case.what(overfits=False)
-    said += "." if advice is None else f"; try {advice}."
-    return Diagnosis("misfit", f"misfit: NRMSE {said}") if is_given else Diagnosis("close", f"close: NRMSE {said}")
+    sentence += "." if advice is None else f"; try {advice}."
+    return (
+        Diagnosis("misfit", f"misfit: NRMSE {sentence}") if is_given else Diagnosis("close", f"close: NRMSE {sentence}")
+    )
 
 
 def is_runaway(case: Case) -> Diagnosis | None:
-    """A model that fits the record, and runs away elsewhere."""
+    """Diagnoses a model that fits the record but runs away elsewhere."""
     escape = case.escape() if case.escape is not None and case.chaos is None else None
     if escape is None:
         return None
-    said = f"simulated three times longer, from other starts and inputs within the data, {escape}"
-    return Diagnosis("unstable", f"unstable: {said}; {steady_in_words(case)}.")
+    sentence = f"simulated three times longer, from other starts and inputs within the data, {escape}"
+    return Diagnosis("unstable", f"unstable: {sentence}; {steady_in_words(case)}.")
 
 
 def is_at_end(case: Case) -> Diagnosis | None:
-    """Equations that follow their data with constants at the ends of their ranges."""
+    """Diagnoses equations that fit their data with constants at the ends of their ranges."""
     if not case.ends:
         return None
-    said = f"{'; '.join(case.ends)}: the data do not tell, or the equations do without"
+    sentence = f"{'; '.join(case.ends)}: the data do not tell, or the equations do without"
     helps = "hold such a constant at a known value, give it bounds, or leave its term out"
-    return Diagnosis("undetermined", f"undetermined: NRMSE {describe_lead(case)}, but {said}; {helps}.")
+    return Diagnosis("undetermined", f"undetermined: NRMSE {describe_lead(case)}, but {sentence}; {helps}.")
 
 
 def is_off_optimum(case: Case) -> Diagnosis | None:
-    """Equations whose constants are not those of the least misfit, so that their intervals lie beside them."""
+    """Diagnoses equations whose constants are not at the optimum, so that their intervals are misplaced."""
     distance = 0.0 if case.distance is None else case.distance()
     if distance <= OFF_OPTIMUM:
         return None
-    said = f"the constants are {distance:.2g} standard errors from their optimum"
+    sentence = f"the constants are {distance:.2g} standard errors from their optimum"
     ways = ["precision=x64" if case.options.kind == "x32" else None, "restarts=8", "a smaller solver.rtol"]
-    return Diagnosis("unfinished", f"unfinished: {said}; try {join_alternatives(ways)}.")
+    return Diagnosis("unfinished", f"unfinished: {sentence}; try {join_alternatives(ways)}.")
 
 
 def is_good(case: Case) -> Diagnosis:
@@ -457,19 +465,19 @@ RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
 
 
 def poor_of(case: Case) -> dict[str, float]:
-    """The R² of splits that are explained poorly; one that is not a number decides nothing."""
+    """Returns the R² of poorly explained splits; NaN is ignored."""
     shares = {name: 1 - case.errors[name] ** 2 for name in case.splits}
     return {name: r2 for name, r2 in shares.items() if r2 < POOR}
 
 
 def against(kind: str, case: Case, name: str) -> str:
-    """A simple model and its score on a split, beside that of the fit."""
-    own, other = case.nrmse[name], case.overall(case.simple[name][kind])
-    return f"{KIND_WORDS.get(kind, kind)} (NRMSE {other:.2g} against {own:.2g})"
+    """Describes a simple model and its score on a split, compared to that of the fit."""
+    fit_nrmse, simple_nrmse = case.nrmse[name], case.overall(case.simple[name][kind])
+    return f"{KIND_WORDS.get(kind, kind)} (NRMSE {simple_nrmse:.2g} against {fit_nrmse:.2g})"
 
 
 def ties(case: Case, name: str, kinds: Sequence[str]) -> str | None:
-    """The best of some simple models, if it does as well on a split as the fit, with its score, in words."""
+    """Describes the best of some simple models and its score on a split, if it is as good as the fit."""
     simple = {kind: score for kind, score in case.simple.get(name, {}).items() if kind in kinds}
     best = min(simple, key=lambda kind: simple[kind].nrmse, default=None)
     if best is None or not simple[best].nrmse <= TIED * case.scores[name].nrmse:
@@ -478,7 +486,7 @@ def ties(case: Case, name: str, kinds: Sequence[str]) -> str | None:
 
 
 def linear_does_as_well(case: Case) -> str:
-    """Says so, of a fit that has a network."""
+    """Suggests a linear model if it is as good as a fit with a network."""
     name = (case.held or ["train"])[-1]
     tied = ties(case, name, ("linear", "state-space"))
     flexible = any(says(case.options.field, kind, True) for kind in ("has_network", "has_linear_part"))
@@ -489,30 +497,30 @@ def linear_does_as_well(case: Case) -> str:
 
 
 def describe_lead(case: Case) -> str:
-    """The scores of all splits that have one, in the spread of all data."""
-    known = {name: error for name, error in case.nrmse.items() if not np.isnan(error)}
-    names = ["training" if name == "train" else name for name in known]
-    figures = [f"{error:.2g} on {name}" for name, error in zip(names, known.values(), strict=True)]
+    """Formats the scores of all splits, relative to the spread of all data."""
+    errors = {name: error for name, error in case.nrmse.items() if not np.isnan(error)}
+    names = ["training" if name == "train" else name for name in errors]
+    figures = [f"{error:.2g} on {name}" for name, error in zip(names, errors.values(), strict=True)]
     return f"{', '.join(figures[:-1])} and {figures[-1]} data" if len(figures) > 1 else f"{figures[0]} data"
 
 
 def beside(case: Case) -> str:
-    """How the error held out compares with that of training, and with that of the best simple model, in words."""
-    own = case.nrmse
-    held = [name for name in case.held if not np.isnan(own[name])]
-    said, last = "", (held or ["train"])[-1]
-    worst = max(held, key=lambda name: own[name], default="train")
-    if own[worst] > max(FAR_APART * own["train"], GOOD_R2):
-        times = own[worst] / own["train"]
+    """Compares the held-out error with the training error and with the best simple model, in words."""
+    nrmse = case.nrmse
+    held = [name for name in case.held if not np.isnan(nrmse[name])]
+    clause, last = "", (held or ["train"])[-1]
+    worst = max(held, key=lambda name: nrmse[name], default="train")
+    if nrmse[worst] > max(FAR_APART * nrmse["train"], GOOD_R2):
+        times = nrmse[worst] / nrmse["train"]
         noise = ", but no more than noise" if case.errors[worst] == 0 else ""
-        said = f"; that on {worst} data is {times:.1f} times that on training data{noise}"
+        clause = f"; that on {worst} data is {times:.1f} times that on training data{noise}"
     if as_well := linear_does_as_well(case):
-        return said + as_well
+        return clause + as_well
     simple = {kind: case.overall(score) for kind, score in case.simple.get(last, {}).items()}
     name = min(simple, key=lambda kind: simple[kind], default=None) if held else None
     if name is not None:
-        said += f"; the best simple model, {KIND_WORDS.get(name, name)}, has {simple[name]:.2g} on {last} data"
-    return said
+        clause += f"; the best simple model, {KIND_WORDS.get(name, name)}, has {simple[name]:.2g} on {last} data"
+    return clause
 
 
 def stands_still(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
@@ -522,27 +530,27 @@ def stands_still(data: Dataset, predicted: Float[np.ndarray, "trajectory time st
 
 
 def outside_in_words(splits: Mapping[str, Dataset]) -> str | None:
-    """A sentence on the test data, or else the validation data, if they leave the range of the training data."""
+    """Describes how the test data, or otherwise the validation data, leave the range of the training data."""
     train = splits["train"]
     trained = ranges_of(train, np.isfinite(train.ys))
     for name in reversed([name for name in splits if name != "train"]):
         data = splits[name]
-        found: list[str] = []
+        clauses: list[str] = []
         for channel, (low, high) in ranges_of(data, data.mask).items():
             lowest, highest = trained.get(channel, (low, high))
             below, above = lowest - low, high - highest
             if channel not in data.angles and max(below, above) > BEYOND_RANGE * (highest - lowest):
                 reached = low if below > above else high
-                found.append(f"{channel} reaches {reached:.3g} (trained on {lowest:.3g} to {highest:.3g})")
-        if found:
-            more = "" if len(found) <= MOST_TOLD else f", and {len(found) - MOST_TOLD} more"
-            return f"The {name} data leave the range of the training data: {', '.join(found[:MOST_TOLD])}{more}."
+                clauses.append(f"{channel} reaches {reached:.3g} (trained on {lowest:.3g} to {highest:.3g})")
+        if clauses:
+            more = "" if len(clauses) <= MOST_TOLD else f", and {len(clauses) - MOST_TOLD} more"
+            return f"The {name} data leave the range of the training data: {', '.join(clauses[:MOST_TOLD])}{more}."
     return None
 
 
 def ranges_of(data: Dataset, known: Bool[np.ndarray, "trajectory time state"]) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest value of each channel: of states where they are `known`, of inputs in their rows."""
+    """Returns the range of each channel: over `known` values for states, and over their rows for inputs."""
     rows = known.any(axis=2)
     values = {name: data.ys[..., index][known[..., index]] for index, name in enumerate(data.states)}
     values |= {name: data.us[..., index][rows] for index, name in enumerate(data.inputs)}
-    return {name: (float(each.min()), float(each.max())) for name, each in values.items() if each.size}
+    return {name: (float(channel.min()), float(channel.max())) for name, channel in values.items() if channel.size}

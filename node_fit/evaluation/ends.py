@@ -1,4 +1,4 @@
-"""Constants at the ends of their ranges, where a fit has driven them and the data tell nothing of them."""
+"""Detects constants that a fit has driven to the ends of their ranges, where the data do not determine them."""
 
 import numpy as np
 
@@ -10,16 +10,16 @@ from ..model.neural_ode import NeuralODE
 from ..options.options import Options
 from ..runtime.validation import is_mapping
 
-# A constant this many times nearer to its only bound than its first value, or farther from it, is at an end.
+# A constant is at an end if its distance from its only bound differs from that of its initial value by this factor.
 FARTHEST_END = 1e10
-# A constant nearer to one of two bounds than this share of their distance is at it.
+# Fraction of the distance between two bounds within which a constant is at one of them.
 NEAREST_BOUND = 1e-6
 
 
 def describe_constants_at_ends(model: NeuralODE, options: Options) -> list[str]:
-    """A clause for each constant of a fitted model that has run to an end of its range.
+    """Describes each constant of a fitted model that has run to an end of its range.
 
-    **Arguments:** `options`: of the fit, with the first values of the constants.
+    **Arguments:** `options`: options of the fit, with the initial values of the constants.
     """
     first = first_values(options)
     clauses: list[str] = []
@@ -33,7 +33,7 @@ def describe_constants_at_ends(model: NeuralODE, options: Options) -> list[str]:
 
 
 def first_values(options: Options) -> dict[str, float]:
-    """The values from which the constants of equations, starts and observations have begun."""
+    """Returns the initial values of the constants of equations, starts and observations."""
     groups = [keyword(part, "constants") for part in (options.field, options.start, options.observation)]
     return {
         str(name): value_and_bounds(entry, str(name))[0]
@@ -44,14 +44,14 @@ def first_values(options: Options) -> dict[str, float]:
 
 
 def describe_constant_at_end(value: float, bounds: Bounds, first: float | None) -> str | None:
-    """Which end of its range a constant is at; None if it is at none."""
+    """Describes the end of its range at which a constant is; None if it is at neither."""
     lower, upper = bounds
     if not np.isfinite(value):
         return f"{value:g}"
     if lower is not None and upper is not None:
-        at = [bound for bound in (lower, upper) if abs(value - bound) <= NEAREST_BOUND * (upper - lower)]
-        return f"its bound {at[0]:g}" if at else None
-    bound = next((each for each in bounds if each is not None), 0.0)
+        reached = [bound for bound in (lower, upper) if abs(value - bound) <= NEAREST_BOUND * (upper - lower)]
+        return f"its bound {reached[0]:g}" if reached else None
+    bound = next((end for end in bounds if end is not None), 0.0)
     distance, begun = abs(value - bound), None if first is None else abs(first - bound)
     if begun is None or begun == 0:
         return None

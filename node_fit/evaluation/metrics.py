@@ -16,12 +16,12 @@ from ..model.neural_ode import NeuralODE
 
 Predicted = Float[np.ndarray, "trajectory time state"]
 
-# Times the largest measurement: a state beyond that has run away.
+# Multiple of the largest measurement beyond which a state has run away.
 FAR_OFF = 10.0
 
 
 class Figures(TypedDict):
-    """Scores for JSON; None for one that is not finite."""
+    """Scores for JSON; None for non-finite scores."""
 
     rmse: float | None
     nrmse: float | None
@@ -29,13 +29,13 @@ class Figures(TypedDict):
 
 
 class ChannelFigures(Figures):
-    """Scores of a channel, and the number of values that count."""
+    """Scores of a channel, and the number of scored values."""
 
     points: int
 
 
 class SplitFigures(Figures):
-    """Scores of a split over all channels, and of each."""
+    """Scores of a split over all channels, and per channel."""
 
     channels: dict[str, ChannelFigures]
 
@@ -45,9 +45,9 @@ class ChannelScore:
     """Errors of one state.
 
     - `rmse`: root mean square error [unit of the state].
-    - `nrmse`: `rmse` over the standard deviation of the measured values that count.
+    - `nrmse`: `rmse` over the standard deviation of the scored measurements.
     - `r2`: `1 - nrmse**2`, the coefficient of determination.
-    - `points`: number of measured values that count.
+    - `points`: number of scored measurements.
     """
 
     rmse: float
@@ -56,7 +56,7 @@ class ChannelScore:
     points: int
 
     def as_dict(self) -> ChannelFigures:
-        """The four values for JSON; `None` for one that is not finite."""
+        """Returns the four values for JSON; `None` for non-finite values."""
         return {
             "rmse": jsonable(self.rmse),
             "nrmse": jsonable(self.nrmse),
@@ -69,14 +69,14 @@ class ChannelScore:
 class Score:
     """Errors of a prediction on a dataset.
 
-    - `rmse`: root mean square error over all values that count, in the user's units; use `nrmse` to compare states of
+    - `rmse`: root mean square error over all scored values, in the user's units; use `nrmse` to compare states with
       different units.
-    - `nrmse`: root mean square over the channels of their NRMSE. Every state has the same weight, whatever its unit and
-      number of measurements. Predicting each channel's mean gives 1.
+    - `nrmse`: root mean square of the NRMSE over channels. All states have the same weight, regardless of their unit
+      and number of measurements. Predicting each channel's mean gives 1.
     - `r2`: `1 - nrmse**2`, which is one minus the mean over the channels of SSE/SST.
-    - `points`: number of values that count.
+    - `points`: number of scored values.
     - `channels`: errors of each state, by name.
-    - `failed_points`: number of values that count whose prediction is not finite. One makes `rmse` infinite.
+    - `failed_points`: number of scored values with a non-finite prediction. A single one makes `rmse` infinite.
     """
 
     rmse: float
@@ -87,11 +87,11 @@ class Score:
     failed_points: int = 0
 
     def __str__(self) -> str:
-        each = ", ".join(f"{name} {channel.nrmse:.3g}" for name, channel in self.channels.items())
-        return f"NRMSE {self.nrmse:.3g} ({each}), R² {self.r2:.3g}, RMSE {self.rmse:.3g}, {self.points} values"
+        channels = ", ".join(f"{name} {channel.nrmse:.3g}" for name, channel in self.channels.items())
+        return f"NRMSE {self.nrmse:.3g} ({channels}), R² {self.r2:.3g}, RMSE {self.rmse:.3g}, {self.points} values"
 
     def as_dict(self) -> SplitFigures:
-        """The errors for JSON, with those of each channel; `None` for a number that is not finite."""
+        """Returns the errors for JSON, including those of each channel; `None` for non-finite numbers."""
         return {
             "rmse": jsonable(self.rmse),
             "nrmse": jsonable(self.nrmse),
@@ -104,7 +104,7 @@ class Score:
 class HorizonError:
     """Error against the time since a trajectory's start.
 
-    - `edges`: edges of the bins [unit of time], shape `(edge,)`, one more than there are bins.
+    - `edges`: edges of the bins [unit of time], shape `(edge,)`, one more than the number of bins.
     - `nrmse`: error in each bin, shape `(bin,)`; NaN in a bin without measurements.
     - `points`: number of values in each bin, shape `(bin,)`.
     """
@@ -115,11 +115,11 @@ class HorizonError:
 
 
 def score_predictions(dataset: Dataset, predicted: Predicted) -> Score:
-    """Compares a prediction with the measurements that count (`dataset.mask`); errors of angles are modulo a turn.
+    """Compares a prediction with the scored measurements (`dataset.mask`); errors of angles are modulo a turn.
 
     A constant channel has no scale: its NRMSE is 0 if the prediction is exact, infinite if the prediction is not
-    finite, and NaN otherwise. Channels with an NRMSE of NaN, including those without measurements, are left out of the
-    overall `nrmse` and `r2`.
+    finite, and NaN otherwise. Channels with an NRMSE of NaN, including those without measurements, are excluded from
+    the overall `nrmse` and `r2`.
 
     **Arguments:**
 
@@ -148,15 +148,15 @@ def score_predictions(dataset: Dataset, predicted: Predicted) -> Score:
 
 
 def error_over_horizon(dataset: Dataset, predicted: Predicted, bins: int = 10) -> HorizonError:
-    """NRMSE against the time since each trajectory's start, over the measurements that count.
+    """Computes the NRMSE against the time since each trajectory's start, over the scored measurements.
 
-    The errors of a state are divided by its standard deviation over the whole dataset, so that bins compare. The error
-    of a bin is the root mean square over the states, as in `Score`. Constant states are left out.
+    The errors of a state are divided by its standard deviation over the whole dataset, so that bins are comparable. The
+    error of a bin is the root mean square over the states, as in `Score`. Constant states are excluded.
 
     **Arguments:**
 
-    - `dataset`, `predicted`: as in `score`.
-    - `bins`: number of bins of equal width, from the earliest to the latest measurement that counts.
+    - `dataset`, `predicted`: as in `score_predictions`.
+    - `bins`: number of bins of equal width, from the earliest to the latest scored measurement.
 
     **Returns:** a `HorizonError`.
 
@@ -170,7 +170,7 @@ def error_over_horizon(dataset: Dataset, predicted: Predicted, bins: int = 10) -
     elapsed = dataset.ts - dataset.ts[:, :1]
     counted = elapsed[mask.any(axis=2)]
     low, high = (float(counted.min()), float(counted.max())) if counted.size else (0.0, 1.0)
-    # The small offset puts times on an edge, despite rounding, into the bin that begins there.
+    # The small offset assigns times on an edge to the bin that begins there, despite rounding.
     places = np.floor((elapsed - low) / max(high - low, np.finfo(float).tiny) * bins + 1e-9)
     places = np.clip(places, 0, bins - 1)
     inside = [mask & (places == i)[..., None] for i in range(bins)]
@@ -182,23 +182,23 @@ def error_over_horizon(dataset: Dataset, predicted: Predicted, bins: int = 10) -
 
 
 def prediction_errors(dataset: Dataset) -> Float[np.ndarray, " state"]:
-    """Standard deviation of the values that count, for each state; exactly 0 where they are all equal."""
+    """Computes the standard deviation of each state's scored values; exactly 0 if they are all equal."""
     return np.array([root_variance(measured_values(dataset, i)) for i in range(len(dataset.states))])
 
 
 def measured_values(dataset: Dataset, state: int) -> Float[np.ndarray, " point"]:
-    """The values of a state that count; angles around their mean direction."""
+    """Returns the scored values of a state; angles are unwrapped around their mean direction."""
     values = dataset.ys[..., state][dataset.mask[..., state]]
     return gather_turns(values, dataset.angles.get(dataset.states[state]))
 
 
 def root_variance(values: Float[np.ndarray, " point"]) -> float:
-    # The mean of equal numbers is rounded, so np.std alone would give a tiny scale instead of 0.
+    # Due to rounding, np.std of equal numbers can be tiny instead of 0.
     return float(values.std()) if values.size and np.ptp(values) > 0 else 0.0
 
 
 def squared_errors(dataset: Dataset, predicted: Predicted) -> Predicted:
-    """Squared errors; 0 where nothing counts, infinite where the prediction is not finite."""
+    """Computes squared errors; 0 where masked, infinite where the prediction is not finite."""
     if predicted.shape != dataset.ys.shape:
         raise ValueError(f"predicted has shape {predicted.shape}; the dataset's states have {dataset.ys.shape}.")
     finite = np.isfinite(predicted)
@@ -216,7 +216,7 @@ def score_channel(values: Float[np.ndarray, " point"], squares: Float[np.ndarray
 
 
 def mean_over_channels(squares: Predicted, mask: np.ndarray) -> float:
-    """Root of the mean over the states of their mean squares where `mask` is true; NaN if it is never true."""
+    """Computes the root mean over states of their mean squares where `mask` is true; NaN if it is never true."""
     means = [squares[..., i][mask[..., i]].mean() for i in range(squares.shape[2]) if mask[..., i].any()]
     return root_mean(np.array(means, dtype=np.float64))
 
@@ -232,7 +232,7 @@ def root_mean_square(values: Float[np.ndarray, " channel"]) -> float:
 
 
 def coverage(data: Dataset, lower: Predicted, upper: Predicted) -> float | None:
-    """Share of the measured values that count and lie between two edges; `None` if none has edges."""
+    """Computes the share of scored measurements between two edges; `None` if none has edges."""
     ys = data.near((lower + upper) / 2)
     inside, counts = (lower <= ys) & (ys <= upper), data.mask & ~np.isnan(lower + upper)
     return float(inside[counts].mean()) if counts.any() else None
@@ -243,7 +243,7 @@ def jsonable(number: float) -> float | None:
 
 
 def score(model: NeuralODE | Ensemble, data: Dataset) -> Score:
-    """How well a model's simulated trajectories match the measured ones, in the user's units.
+    """Scores a model's simulated against measured trajectories, in the user's units.
 
     ```python
     print(node_fit.score(node_fit.load("model.safetensors"), data))
@@ -251,19 +251,19 @@ def score(model: NeuralODE | Ensemble, data: Dataset) -> Score:
 
     **Arguments:**
 
-    - `model`: such as `fit.model`, or a model that was loaded.
-    - `data`: measurements; rows that starts are read from do not count.
+    - `model`: a model, such as `fit.model` or a loaded model.
+    - `data`: measurements; rows from which starts are read do not count.
 
-    **Raises:** `ValueError` if the channels are not those of the fit.
+    **Raises:** `ValueError` if the channels differ from those of the fit.
     """
     return score_predictions(score_values(model, data), model.predict(data))
 
 
 def score_values(model: NeuralODE | Ensemble, data: Dataset, *, trained: bool = False) -> Dataset:
-    """The data, of which the rows that starts are read from do not count.
+    """Returns the data with the rows from which starts are read excluded from scoring.
 
-    **Arguments:** `trained`: whether the model was trained on the data. Then starts that are fitted are parameters like
-    others, and all rows count.
+    **Arguments:** `trained`: whether the model was trained on the data. If so, fitted starts are ordinary parameters,
+    and all rows count.
     """
     check_data(data, "data")
     marked = model.typical.scaler.marked(data)
@@ -271,26 +271,26 @@ def score_values(model: NeuralODE | Ensemble, data: Dataset, *, trained: bool = 
 
 
 def score_rows(start: AbstractStart, data: Dataset) -> Dataset:
-    """The data, in which the rows that give the starts do not count, since they do not test the model.
+    """Returns the data with the rows that determine the starts excluded, since they do not test the model.
 
-    If a trajectory has rows before the first that counts, those give its start. A dataset in which no row would count
-    is returned unchanged.
+    If a trajectory has rows before its first scored row, those determine its start. A dataset in which no row would
+    count is returned unchanged.
     """
-    given = start.past or start.given_rows
+    start_count = start.past or start.given_rows
     rows = np.arange(int(data.ts.shape[1]))[None, :]
     if start.past:
         last = start_rows(data, start.past, start.washout)
     else:
         opens = data.mask[:, 0].any(axis=1) | ~(data.valid & ~data.scored).any(axis=1)
-        last = np.where(opens, data.ts.shape[1] if given is None else given - 1, -1)
+        last = np.where(opens, data.ts.shape[1] if start_count is None else start_count - 1, -1)
     part = replace(data, scored=data.scored & (rows > last[:, None]))
     return part if part.mask.any() else data
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """A trajectory that can't be simulated to its end: its `name`, the last `time` at which it can, and whether it
-    has run `away` by then."""
+    """A failed simulation of a trajectory: its `name`, the last `time` with a finite state, and whether it has run
+    `away` by then."""
 
     name: str
     time: float
@@ -298,13 +298,13 @@ class Divergence:
 
 
 def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> list[Divergence]:
-    """The trajectories with a prediction that is not finite, among the rows that count."""
+    """Returns the trajectories with a non-finite prediction in a scored row."""
     lost = ~np.isfinite(predicted).all(axis=2) & data.valid & data.scored
     measured = np.abs(np.where(np.isfinite(data.ys), data.ys, 0)).max(axis=(0, 1))
-    found: list[Divergence] = []
+    divergences: list[Divergence] = []
     for row in np.flatnonzero(lost.any(axis=1)):
         first = int(lost[row].argmax())
         last = max(first - 1, 0)
         away = bool(np.isinf(predicted[row, first]).any() | (np.abs(predicted[row, last]) > FAR_OFF * measured).any())
-        found.append(Divergence(data.trajectories[row], float(data.ts[row, last]), away))
-    return found
+        divergences.append(Divergence(data.trajectories[row], float(data.ts[row, last]), away))
+    return divergences

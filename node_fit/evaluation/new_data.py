@@ -1,4 +1,4 @@
-"""What error to expect on new data: an interval, from the errors of data that were held out."""
+"""Estimates an interval for the error on new data from the errors on held-out data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from .comparison import LEAST_GROUPS, Rows, row_groups
 from .metrics import squared_errors
 
 Squares = Float[np.ndarray, "trajectory time state"]
-# The share of new data whose errors the interval should hold, and the level of the t interval that does: blocks of one
-# record are more alike than new data are. Of 34 simulated records, an interval at 0.8 held the errors of 20, one at 0.9
-# those of 26, and one at 0.95 those of 29.
+# Desired coverage of the interval on new data, and the level of the t interval that achieves it: blocks of one record
+# are more similar than new data. Of 34 simulated records, an interval at 0.8 covered the errors of 20, one at 0.9 those
+# of 26, and one at 0.95 those of 29.
 SHARE_INSIDE, NOMINAL = 0.8, 0.95
-# Trajectories that tell how errors vary.
+# Minimum number of trajectories to estimate the variance of errors.
 ENOUGH_TRAJECTORIES = 4
 
 
 class HeldOut(NamedTuple):
-    """Data with the rows that count, and what a model that was not fitted to them predicts."""
+    """Data with the scored rows, and predictions by a model that was not fitted to them."""
 
     data: Dataset
     predicted: Squares
@@ -29,10 +29,10 @@ class HeldOut(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpectedError:
-    """An interval that holds the NRMSE on new data: on one more group like those that were held out.
+    """A prediction interval for the NRMSE on new data, that is, on one more group like the held-out ones.
 
-    - `low`, `high`: its ends, in the spread of all data. `level`: the share of such data for which it should hold.
-    - `source`: the data that tell it. `groups`: of their rows, taken as independent.
+    - `low`, `high`: its ends, relative to the spread of all data. `level`: its coverage of such data.
+    - `source`: the data from which it is estimated. `groups`: number of groups of rows, assumed independent.
     """
 
     low: float
@@ -46,13 +46,13 @@ class ExpectedError:
 
 
 def expect_error(parts: Sequence[HeldOut], spread: Float[np.ndarray, " state"], source: str) -> ExpectedError | None:
-    """The interval that errors on data held out tell; None of too few rows, or of a prediction that is not finite.
+    """Estimates the interval from errors on held-out data; None for too few rows, or a non-finite prediction.
 
-    It is the prediction interval for the mean square of one more group, of which the logarithms are taken as normal
-    (G. J. Hahn, Technometrics 12, 1970). Groups are the parts; of a single one, trajectories where there are enough,
-    and else stretches of consecutive rows, whose means hardly depend on each other.
+    It is the prediction interval for the mean square of one more group, with logarithms assumed normal (G. J. Hahn,
+    Technometrics 12, 1970). Groups are the parts. For a single part, they are its trajectories if numerous enough, and
+    otherwise stretches of consecutive rows, whose means are nearly independent.
 
-    **Arguments:** `spread`: that errors are divided by. `source`: of the data, for words.
+    **Arguments:** `spread`: scale that divides errors. `source`: name of the data, for text.
     """
     from scipy.special import stdtrit
 
@@ -68,7 +68,7 @@ def expect_error(parts: Sequence[HeldOut], spread: Float[np.ndarray, " state"], 
 
 
 def group_means(part: HeldOut, spread: Float[np.ndarray, " state"], *, alone: bool) -> list[float]:
-    """The mean squares of the groups of a part, or of the part as one."""
+    """Returns the mean squares of the groups of a part, or of the part as one."""
     moves = spread > 0
     squares = squared_errors(*part) / np.where(moves, spread, np.inf) ** 2
     counts = part.data.mask & moves
@@ -78,14 +78,16 @@ def group_means(part: HeldOut, spread: Float[np.ndarray, " state"], *, alone: bo
 
 
 def groups_alike(rows: Rows) -> list[Rows]:
-    """Groups of rows that are as independent as those of new data: trajectories, or stretches of few of them."""
-    there = np.flatnonzero(rows.any(axis=1))
-    if len(there) < ENOUGH_TRAJECTORIES:
+    """Splits rows into groups as independent as new data: trajectories, or stretches if trajectories are few."""
+    present = np.flatnonzero(rows.any(axis=1))
+    if len(present) < ENOUGH_TRAJECTORIES:
         return row_groups(rows)
-    return [rows & (np.arange(len(rows)) == index)[:, None] for index in there]
+    return [rows & (np.arange(len(rows)) == index)[:, None] for index in present]
 
 
 def pool_squares(squares: Squares, counts: Bool[np.ndarray, "trajectory time state"]) -> float:
-    """The mean over the states of their mean squares, of the values that count."""
-    each = [squares[..., state][here].mean() for state, here in enumerate(np.moveaxis(counts, 2, 0)) if here.any()]
-    return float(np.mean(each))
+    """Computes the mean over states of their mean squares over the scored values."""
+    means = [
+        squares[..., state][counted].mean() for state, counted in enumerate(np.moveaxis(counts, 2, 0)) if counted.any()
+    ]
+    return float(np.mean(means))

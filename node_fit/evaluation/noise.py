@@ -1,4 +1,4 @@
-"""The standard deviations that a fitted noise model gives at predictions, for checks of residuals and verdicts."""
+"""Evaluates a fitted noise model at predictions, for residual checks and verdicts."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,14 +15,14 @@ from ..model.neural_ode import NeuralODE
 from ..model.noise import NoiseModel
 from ..runtime.placement import scope
 
-# The upper end of a 90 % band.
+# Probability below the upper end of a 90 % band.
 WITHIN = 0.95
 
 
 def with_model_noise(
     model: NeuralODE, loss: AbstractLikelihood, data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
 ) -> Dataset:
-    """The data with the standard deviations that a model's noise gives at predictions; without one, as they are.
+    """Returns the data with a noise model's standard deviations at predictions; unchanged without a noise model.
 
     **Arguments:** `predicted`: the channels at the rows of the data, in the user's units.
     """
@@ -37,14 +37,14 @@ def with_model_noise(
 def deviations_at(
     model: NeuralODE, loss: AbstractLikelihood, data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """The standard deviations at predictions, in the units of `Dataset.sigma`."""
+    """Computes the standard deviations at predictions, in the units of `Dataset.sigma`."""
     noise, data = model.noise, model.scaler.marked(data)
     assert noise is not None
     with scope("x64"):
         if loss.is_count:
             location = jnp.log(jnp.maximum(jnp.asarray(predicted), LEAST_COUNT))
             zero = jnp.zeros(predicted.shape)
-            shapes = tuple(jnp.broadcast_to(jnp.asarray(each, float), zero.shape) for each in noise.log_shapes())
+            shapes = tuple(jnp.broadcast_to(jnp.asarray(shape, float), zero.shape) for shape in noise.log_shapes())
             return np.asarray(loss.spread(Predictors(location, zero, shapes, zero, zero)))
         columns = dict(zip(data.states, np.moveaxis(predicted, 2, 0), strict=True))
         columns |= dict(zip(data.inputs, np.moveaxis(data.us, 2, 0), strict=True)) | {data.time: data.ts}
@@ -53,16 +53,16 @@ def deviations_at(
             columns |= dict(zip(model.hidden, np.moveaxis(np.asarray(hidden), 2, 0), strict=True))
         names = {name: jnp.asarray(value, float) for name, value in {**columns, **model.constants()}.items()}
         for part in constants_in((model.field, model.observation)):
-            names |= {each.name: jax.vmap(jax.vmap(partial(part.choose, each)))(names[each.by]) for each in part.local}
+            names |= {item.name: jax.vmap(jax.vmap(partial(part.choose, item)))(names[item.by]) for item in part.local}
         channels = jnp.asarray(np.moveaxis(predicted, 2, 0))
-        found = np.asarray(noise.deviations(names, channels))
+        deviations = np.asarray(noise.deviations(names, channels))
     floor = LEAST_SCALE * np.where(noise.is_log(), 1.0, np.asarray(model.scaler.state_scale, np.float64))
-    sigma = np.hypot(np.moveaxis(found, 0, 2), floor) * typical_share(noise, loss)
+    sigma = np.hypot(np.moveaxis(deviations, 0, 2), floor) * typical_share(noise, loss)
     return np.where(noise.is_log(), sigma * np.abs(predicted), sigma)
 
 
 def typical_share(noise: NoiseModel, loss: AbstractLikelihood) -> float | Float[np.ndarray, " state"]:
-    """The standard deviation of normal noise of which as many values lie within the 90 % band, over the scale."""
+    """Returns the ratio to the scale of the standard deviation of normal noise with the same 90 % band."""
     from scipy.special import ndtri, stdtrit
 
     if not isinstance(loss, StudentT):

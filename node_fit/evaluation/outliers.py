@@ -1,4 +1,4 @@
-"""Measurements that lie far from all others: they are named, and weighed as the loss of the fit weighs them."""
+"""Finds measurements that lie far from all others, and weights them as the loss of the fit does."""
 
 from dataclasses import dataclass, replace
 from typing import cast
@@ -14,15 +14,15 @@ from ..likelihood.losses import AbstractResidualLoss
 from .residuals import LEAST_RESIDUAL, LEAST_VALUES, standardize
 
 Predicted = Float[np.ndarray, "trajectory time state"]
-# Neighbours of a value that lies apart are nearer by this factor; else a simulation has lost the record there.
+# Factor by which an outlier's residual exceeds those of its neighbours; otherwise the simulation has lost the record.
 NEIGHBOURS_NEARER = 2.0
-# Outliers that a sentence names, and the risk that one of noise is, over all states.
+# Maximum number of outliers named in a sentence, and the risk of a false positive over all states.
 MOST_OUTLIERS, OUTLIER_RISK = 3, 1e-3
 
 
 @dataclass(frozen=True)
 class Outlier:
-    """A measurement that lies apart: its trajectory, row, state, and distance [standard deviations of the others]."""
+    """An outlying measurement: its trajectory, row, state, and distance [standard deviations of the others]."""
 
     trajectory: int
     row: int
@@ -31,7 +31,7 @@ class Outlier:
 
 
 def typical_residual(residuals: Float[np.ndarray, "trajectory time state"]) -> Float[np.ndarray, " state"]:
-    """The standard deviation of each state's residuals, from the median of their absolute values; NaN for none."""
+    """Estimates the standard deviation of each state's residuals from their median absolute value; NaN for none."""
     columns = np.abs(residuals).reshape(-1, residuals.shape[2]).T
     medians = [
         float(np.median(column[np.isfinite(column)])) if np.isfinite(column).any() else np.nan for column in columns
@@ -46,27 +46,27 @@ def weigh_measurements(
     scaler: Scaler,
     typical: Float[np.ndarray, " state"],
 ) -> Dataset:
-    """The data, whose measurements are as far from the predictions as a robust loss counts them.
+    """Moves measurements to the distance from the predictions at which a robust loss counts them.
 
     Scores of these pseudo-values are those of the loss (P. J. Huber, Robust Statistics, 1981, section 7.9).
 
-    **Arguments:** `typical`: the standard deviation of each state's residuals, which are in known ones if there are.
+    **Arguments:** `typical`: the standard deviation of each state's residuals, in units of known deviations if any.
     """
     if not loss.robust:
         return data
     residuals = standardize(data, predicted, scaler)
     with np.errstate(divide="ignore", invalid="ignore"):
-        apart = np.where(typical > 0, residuals / typical, np.nan)
-    known = np.isfinite(apart)
-    counted = residuals * np.asarray(loss.factor(jnp.asarray(np.where(known, apart, 0.0))), np.float64)
+        standardized = np.where(typical > 0, residuals / typical, np.nan)
+    is_known = np.isfinite(standardized)
+    counted = residuals * np.asarray(loss.factor(jnp.asarray(np.where(is_known, standardized, 0.0))), np.float64)
     unit = np.ones(data.ys.shape) if data.sigma is None else is_relative(data, scaler)
-    there = scaler.scale_states(np.where(known, predicted, np.nan))
-    values = scaler.unscale_states(there + counted * unit)
-    return replace(data, ys=np.where(known & np.isfinite(values), values, data.ys))
+    predicted_scaled = scaler.scale_states(np.where(is_known, predicted, np.nan))
+    values = scaler.unscale_states(predicted_scaled + counted * unit)
+    return replace(data, ys=np.where(is_known & np.isfinite(values), values, data.ys))
 
 
 def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler) -> list[Outlier]:
-    """Measurements whose residuals are larger than chance allows among so many, and larger than those beside them.
+    """Finds measurements with residuals larger than expected by chance, given their number, and than their neighbours'.
 
     Each residual is compared with the spread of all others (R. D. Cook and S. Weisberg, Residuals and Influence in
     Regression, 1982, section 2.2.2).
@@ -84,8 +84,8 @@ def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler)
         with np.errstate(divide="ignore", invalid="ignore"):
             distances = np.abs(column) / np.sqrt(np.maximum(np.nansum(squares) - squares, 0.0) / (count - 2))
         limit = float(cast(np.floating, stdtrit(count - 2, 1 - OUTLIER_RISK / (2 * count * residuals.shape[2]))))
-        for at in find_apart(column, distances > limit):
-            trajectory, row = divmod(int(at), column.shape[1])
+        for index in find_apart(column, distances > limit):
+            trajectory, row = divmod(int(index), column.shape[1])
             outliers.append(Outlier(trajectory, row, state, float(distances[trajectory, row])))
     return sorted(outliers, key=lambda outlier: -outlier.distance)
 
@@ -93,7 +93,7 @@ def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler)
 def find_apart(
     column: Float[np.ndarray, "trajectory time"], is_far: Bool[np.ndarray, "trajectory time"]
 ) -> Int[np.ndarray, " found"]:
-    """The places, in the flat array, of far residuals larger than the known ones beside them in a trajectory."""
+    """Returns flat indices of far residuals that are larger than their known neighbours in a trajectory."""
     known = np.flatnonzero(np.isfinite(column))
     sizes, owners = np.abs(column.ravel()[known]), known // column.shape[1]
     far = np.flatnonzero(is_far.ravel()[known])
@@ -106,7 +106,7 @@ def find_apart(
 
 
 def describe_outliers(data: Dataset, outliers: list[Outlier]) -> str | None:
-    """A sentence that names the measurements, the farthest first; None without any."""
+    """Lists the outlying measurements in a sentence, farthest first; None if empty."""
     if not outliers:
         return None
     named = [

@@ -1,4 +1,4 @@
-"""Checks of residuals: whether what a model leaves of its data is independent noise, or past rows predict it."""
+"""Checks whether residuals are independent noise or can be predicted from past rows."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from ..data.noise import is_relative
 from ..data.scaling import Scaler
 from .metrics import jsonable
 
-# Rows before a residual that may predict it.
+# Number of preceding rows used to predict a residual.
 PAST = 10
 # Maximum number of rows in a regression, and its ridge in standardised units.
 MOST_PAST_ROWS, PAST_RIDGE = 20_000, 1e-3
@@ -22,11 +22,11 @@ MOST_PAST_ROWS, PAST_RIDGE = 20_000, 1e-3
 def explain_by_past(
     data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
 ) -> Float[np.ndarray, " state"]:
-    """The share of each channel's mean squared residual that a linear map of the ten rows before explains.
+    """Computes the share of each channel's mean squared residual explained by a linear map of the ten preceding rows.
 
-    The map is fitted to the first half of the rows and judged on the second, so it may explain less than nothing.
+    The map is fitted to the first half of the rows and judged on the second, so the share can be negative.
 
-    **Arguments:** `data`, `predicted`: measurements and predictions of them.
+    **Arguments:** `data`, `predicted`: measurements and their predictions.
 
     **Returns:** shares of at most 1; NaN for too few rows or exact predictions.
     """
@@ -41,50 +41,50 @@ def explain_by_past(
     fitted = np.linalg.lstsq(
         np.concatenate([features[:half], weight]), np.concatenate([residuals[:half], zeros]), rcond=None
     )[0]
-    left = ((residuals[half:] - features[half:] @ fitted) ** 2).mean(axis=0)
-    whole = (residuals[half:] ** 2).mean(axis=0)
+    unexplained = ((residuals[half:] - features[half:] @ fitted) ** 2).mean(axis=0)
+    total = (residuals[half:] ** 2).mean(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(whole > 0, 1 - left / whole, np.nan)
+        return np.where(total > 0, 1 - unexplained / total, np.nan)
 
 
 def past_and_residuals(
     data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
 ) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, "row state"]]:
-    """The measurements in the rows before each row, and its residuals; complete rows only, in order."""
-    whole = np.concatenate([data.ys, data.us], axis=2)
-    complete = np.isfinite(whole).all(axis=2) & np.isfinite(predicted).all(axis=2) & data.valid
+    """Returns the measurements in the rows before each row, and its residuals; complete rows only, in order."""
+    channels = np.concatenate([data.ys, data.us], axis=2)
+    complete = np.isfinite(channels).all(axis=2) & np.isfinite(predicted).all(axis=2) & data.valid
     usable = complete & data.scored
     usable[:, :PAST] = False
     columns = complete.shape[1]
     for back in range(1, PAST + 1):
         usable[:, PAST:] &= complete[:, PAST - back : max(columns - back, 0)]
-    trajectories, steps = (found[-MOST_PAST_ROWS:] for found in np.nonzero(usable))
-    past = whole[trajectories[:, None], steps[:, None] + np.arange(-PAST, 0)]
+    trajectories, steps = (index[-MOST_PAST_ROWS:] for index in np.nonzero(usable))
+    past = channels[trajectories[:, None], steps[:, None] + np.arange(-PAST, 0)]
     residuals = (predicted - data.near(predicted))[trajectories, steps]
-    return past.reshape(len(steps), PAST * whole.shape[2]), residuals
+    return past.reshape(len(steps), PAST * channels.shape[2]), residuals
 
 
-# Fewer residuals have no correlations at several lags, fewer than the least no neighbours to compare; more than the
-# most tell nothing new, and take seconds.
+# Minimum number of residuals for correlations at several lags and for comparing neighbours, and the maximum number
+# used, beyond which tests take seconds without gain.
 FEW_VALUES, LEAST_VALUES, MOST_VALUES = 20, 8, 200_000
-# The risk that independent residuals are said to depend on each other, or on inputs, over all states of a split.
+# Risk of falsely reporting dependence between residuals, or on inputs, over all states of a split.
 RISK = 0.01
-# The states that a sentence names are those that say it at this risk. Probabilities are kept from 0 and 1 by the last.
+# Significance level for naming a state in a sentence, and the minimum distance of probabilities from 0 and 1.
 PROBABLE, TINY_CHANCE = 0.05, 1e-12
-# A smaller correlation is not worth a sentence, however sure it is.
+# Minimum correlation that is reported, regardless of significance.
 SLIGHT = 0.2
-# Neighbours of a residual whose correlations are tested together.
+# Maximum lag of the autocorrelations that are tested together.
 MOST_LAGS = 10
-# With more channels, a regression on past rows would take seconds.
+# Maximum number of channels for a regression on past rows; more would take seconds.
 MOST_TESTED_CHANNELS = 20
-# Parts of the time over which a pattern of residuals is looked for, trajectories that are compared, and draws of
-# independent residuals that say how large a pattern is by chance.
+# Number of time segments in a pattern of residuals, maximum number of trajectories compared, and draws of independent
+# residuals for the null distribution.
 PATTERN_PARTS, MAX_COMPARED, PATTERN_DRAWS = 8, 256, 500
-# Residuals below this share of their channel's spread are errors of the solver.
+# Residuals below this fraction of their channel's spread are solver errors.
 LEAST_RESIDUAL = 1e-3
-# Values are the same up to this share of their range, and gaps between them are whole steps up to this share of a step.
+# Tolerance for equal values as a fraction of their range, and for whole steps as a fraction of a step.
 SAME_GAP, WHOLE_STEPS = 1e-9, 1e-3
-# A first row that is met so closely is where its trajectory starts, and no residual [standard deviations].
+# Error below which a first row is the trajectory's start and not a residual [standard deviations].
 EXACT_FIT = 1e-5
 
 Segment = Int[np.ndarray, " row"]
@@ -92,25 +92,25 @@ Segment = Int[np.ndarray, " row"]
 
 @dataclass(frozen=True)
 class ResidualCheck:
-    """What the residuals of a channel look like. Neighbours are measurements in a row of the same trajectory.
+    """Statistics of a channel's residuals. Neighbours are consecutive measurements of the same trajectory.
 
-    - `values`: number of residuals; with fewer than 8 everything else is None, and with fewer than 20 `ljung_box` and
+    - `values`: number of residuals; with fewer than 8, everything else is None, and with fewer than 20, `ljung_box` and
       `runs` are.
     - `lag1`, `lag1_error`: correlation of neighbouring residuals, and its standard error if they are independent.
-    - `neumann`: probability of neighbours that are as much alike, if residuals are independent (von Neumann, Ann. Math.
-      Statist. 12, 1941).
-    - `pattern`: probability that the leading pattern over time of several trajectories' residuals explains as much, if
-      they are independent; None of one trajectory. Misfits that trajectories share, or that differ by group, are such
-      patterns, of which each trajectory has its own multiple.
-    - `size`: probability of residuals as large, if their known standard deviation is right; None if it is not known.
-    - `ljung_box`: probability of correlations as large at lags 1 to 10, if they are independent (Ljung and Box,
-      Biometrika 65, 1978).
-    - `runs`: probability of as few or as many runs above and below the median (Wald and Wolfowitz, Ann. Math. Statist.
-      11, 1940).
-    - `past`: share of their mean square that a linear map of the ten rows before explains, on rows that it was not
-      fitted to; None for too few rows.
-    - `inputs`: Spearman's correlation with each input in the same row. `inputs_p`: the probability of one as large,
-      with the variance of two independent autocorrelated series (Bartlett, J. R. Stat. Soc. 98, 1935).
+    - `neumann`: p-value of the similarity of neighbours, if residuals are independent (von Neumann, Ann. Math. Statist.
+      12, 1941).
+    - `pattern`: p-value of the share explained by the leading temporal pattern of several trajectories' residuals, if
+      they are independent; None for one trajectory. Misfits shared by trajectories, or differing between groups, form
+      such patterns, which each trajectory shows with its own factor.
+    - `size`: p-value of the size of the residuals, if their known standard deviation is right; None if it is unknown.
+    - `ljung_box`: p-value of the correlations at lags 1 to 10, if they are independent (Ljung and Box, Biometrika 65,
+      1978).
+    - `runs`: p-value (two-sided) of the number of runs above and below the median (Wald and Wolfowitz, Ann. Math.
+      Statist. 11, 1940).
+    - `past`: share of their mean square explained by a linear map of the ten preceding rows, on rows to which it was
+      not fitted; None for too few rows.
+    - `inputs`: Spearman's correlation with each input in the same row. `inputs_p`: its p-value, with the variance of
+      two independent autocorrelated series (Bartlett, J. R. Stat. Soc. 98, 1935).
     """
 
     values: int
@@ -128,17 +128,17 @@ class ResidualCheck:
 
 @dataclass(frozen=True)
 class ResidualChecks:
-    """The residuals of a split, checked.
+    """Residual checks of a split.
 
     - `channels`: a `ResidualCheck` for each state.
-    - `says`: sentences on what was found; empty if nothing was.
+    - `says`: sentences on the findings, if any.
     """
 
     channels: Mapping[str, ResidualCheck]
     says: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Converts to a dictionary for JSON."""
         return asdict(self)
 
 
@@ -149,9 +149,10 @@ def check_residuals(
 
     **Arguments:**
 
-    - `data`: the measurements; those that are scored count.
+    - `data`: the measurements; only scored rows count.
     - `predicted`: states at the same times in the same units.
-    - `scaler`: of the model. States with logarithms or bounds count on its line, others in standard deviations.
+    - `scaler`: scaler of the model. States with logarithms or bounds are compared on the transformed scale, others in
+      standard deviations.
 
     **Returns:** `ResidualChecks`.
     """
@@ -170,17 +171,17 @@ def check_residuals(
         }
     if len(data.states) + len(data.inputs) <= MOST_TESTED_CHANNELS:
         past = zip(channels.items(), explain_by_past(data, predicted), strict=True)
-        channels = {name: replace(each, past=jsonable(float(share))) for (name, each), share in past}
+        channels = {name: replace(tested, past=jsonable(float(share))) for (name, tested), share in past}
     return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels)))
 
 
 def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma") -> str | None:
-    """What says that residuals are more than noise, in words; None if nothing does.
+    """Describes why residuals are more than noise; None if they are not.
 
-    Neighbours may be too much alike, trajectories may differ, and residuals may be larger than their known deviation,
-    each at a risk of 1 % over all states.
+    Tests whether neighbours are too similar, trajectories differ, or residuals exceed their known deviation, each at a
+    risk of 1 % over all states.
 
-    **Arguments:** `noise_source`: what says how large the noise is.
+    **Arguments:** `noise_source`: config key that specifies the noise level.
     """
     channels = checks.channels
     limit = RISK / max(len(channels), 1)
@@ -200,36 +201,38 @@ def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma") ->
 def standardize(
     data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], scaler: Scaler
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """Measured less predicted states in scaled units, over the standard deviation if that is given; NaN for none.
+    """Computes measured minus predicted states in scaled units, over the standard deviation if known; NaN for none.
 
-    Those of log-normal noise are of logarithms. In the place of a censored value is one drawn from beyond its limit, or
-    from its interval (Dunn and Smyth, J. Comput. Graph. Statist. 5, 1996); without a standard deviation there is none.
+    For log-normal noise, residuals are those of logarithms. A censored value is replaced by a draw from beyond its
+    limit, or from its interval (Dunn and Smyth, J. Comput. Graph. Statist. 5, 1996); NaN without a standard deviation.
     """
-    found = plain_residuals(data, predicted, scaler)
+    residuals = plain_residuals(data, predicted, scaler)
     if data.censored is None:
-        return found
-    other = data.other_end
-    if other is not None:
-        other = plain_residuals(replace(data, ys=other, other_end=None), predicted, scaler)
-    return np.where(np.isfinite(found), draw_beyond(data, found, other), np.nan)
+        return residuals
+    other_end = data.other_end
+    if other_end is not None:
+        other_end = plain_residuals(replace(data, ys=other_end, other_end=None), predicted, scaler)
+    return np.where(np.isfinite(residuals), draw_beyond(data, residuals, other_end), np.nan)
 
 
 def plain_residuals(
     data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], scaler: Scaler
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """`standardize` of limits themselves."""
-    known = data.mask & np.isfinite(predicted)
+    """Computes residuals as `standardize` does, but treats limits as values."""
+    is_known = data.mask & np.isfinite(predicted)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        zs = scaler.scale_states(np.where(known, predicted, np.nan))
-        found = scaler.near(scaler.scale_states(np.where(known, data.ys, np.nan)), zs) - zs
-    given = np.isfinite(found) & ~((np.abs(found) < EXACT_FIT) & (np.arange(int(found.shape[1])) == 0)[:, None])
-    found = found if data.sigma is None else found / is_relative(data, scaler)
+        zs = scaler.scale_states(np.where(is_known, predicted, np.nan))
+        residuals = scaler.near(scaler.scale_states(np.where(is_known, data.ys, np.nan)), zs) - zs
+    is_residual = np.isfinite(residuals) & ~(
+        (np.abs(residuals) < EXACT_FIT) & (np.arange(int(residuals.shape[1])) == 0)[:, None]
+    )
+    residuals = residuals if data.sigma is None else residuals / is_relative(data, scaler)
     for index, name in enumerate(data.states):
         if name in data.noise and data.noise[name].is_log and data.sigma is not None:
             with np.errstate(invalid="ignore", divide="ignore"):
                 ratio = np.log(data.ys[..., index] / predicted[..., index])
-                found[..., index] = ratio * np.abs(predicted[..., index]) / data.sigma[..., index]
-    return np.where(given, found, np.nan)
+                residuals[..., index] = ratio * np.abs(predicted[..., index]) / data.sigma[..., index]
+    return np.where(is_residual, residuals, np.nan)
 
 
 def draw_beyond(
@@ -237,7 +240,7 @@ def draw_beyond(
     residuals: Float[np.ndarray, "trajectory time state"],
     other: Float[np.ndarray, "trajectory time state"] | None = None,
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """The residuals, with a draw from beyond its limit for that of each censored value, not farther than `other`."""
+    """Replaces the residual of each censored value by a draw from beyond its limit, up to `other`."""
     from scipy.special import ndtr, ndtri
 
     assert data.censored is not None
@@ -253,10 +256,10 @@ def draw_beyond(
 def draw_between(
     one: Float[np.ndarray, "..."], other: Float[np.ndarray, "..."], shares: Float[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """The normal number between two, below which lies such a share of their probability; NaN where one is."""
+    """Returns quantiles of the standard normal distribution truncated between two numbers; NaN if either is NaN."""
     from scipy.special import log_ndtr, ndtri_exp
 
-    side = np.where(one + other > 0, -1.0, 1.0)  # On the side below 0, logarithms of probabilities are exact.
+    side = np.where(one + other > 0, -1.0, 1.0)  # Log probabilities are accurate below 0.
     low, high = np.minimum(side * one, side * other), np.maximum(side * one, side * other)
     with np.errstate(invalid="ignore"):
         return side * ndtri_exp(np.logaddexp(np.log1p(-shares) + log_ndtr(low), np.log(shares) + log_ndtr(high)))
@@ -273,8 +276,8 @@ def check_channels(
 
     **Arguments:**
 
-    - `residuals`: NaN where nothing counts. `segment`: the number of each row's trajectory; its rows follow each other.
-    - `us`: inputs in each row. `states`, `inputs`: their names.
+    - `residuals`: NaN where masked. `segment`: trajectory index of each row; rows of a trajectory are consecutive.
+    - `us`: inputs in each row. `states`, `inputs`: names.
     """
     return {name: check_channel(residuals[:, i], segment, us, inputs) for i, name in enumerate(states)}
 
@@ -292,7 +295,7 @@ def check_channel(
     values, segment, us = residuals[known], segment[known], us[known]
     correlations = autocorrelation(values, segment, MOST_LAGS)
     pairs = np.array([(segment[lag:] == segment[:-lag]).sum() for lag in range(1, MOST_LAGS + 1)])
-    found = {name: input_correlation(values, us[:, i], segment) for i, name in enumerate(inputs)}
+    correlations_by_input = {name: input_correlation(values, us[:, i], segment) for i, name in enumerate(inputs)}
     return ResidualCheck(
         values=int(known.size),
         lag1=jsonable(float(correlations[1])),
@@ -301,32 +304,32 @@ def check_channel(
         pattern=pattern,
         ljung_box=ljung_box(correlations[1:], pairs, known.size),
         runs=runs_test(values, segment) if known.size >= FEW_VALUES else None,
-        inputs={name: each[0] for name, each in found.items()},
-        inputs_p={name: each[1] for name, each in found.items()},
+        inputs={name: pair[0] for name, pair in correlations_by_input.items()},
+        inputs_p={name: pair[1] for name, pair in correlations_by_input.items()},
     )
 
 
 def autocorrelation(residuals: Float[np.ndarray, " row"], segment: Segment, lags: int) -> Float[np.ndarray, " lag"]:
-    """Mean product of residuals so many rows apart in the same segment, over their mean square; NaN for none."""
+    """Computes the autocorrelation of residuals within segments at lags 0 to `lags`; NaN for too few pairs."""
     centred = residuals - np.nanmean(residuals) if np.isfinite(residuals).any() else residuals
-    known = np.isfinite(centred)
-    values = np.where(known, centred, 0.0)
-    square = np.square(values).sum() / max(known.sum(), 1)
-    found = [1.0]
+    is_known = np.isfinite(centred)
+    values = np.where(is_known, centred, 0.0)
+    square = np.square(values).sum() / max(is_known.sum(), 1)
+    means = [1.0]
     for lag in range(1, lags + 1):
-        together = (segment[lag:] == segment[:-lag]) & known[lag:] & known[:-lag]
+        together = (segment[lag:] == segment[:-lag]) & is_known[lag:] & is_known[:-lag]
         products = values[lag:] * values[:-lag]
-        # Few pairs would tell nothing.
+        # Fewer pairs are not informative.
         enough = together.sum() >= 4 and square > 0
-        found.append(products[together].mean() / square if enough else np.nan)
-    return np.array(found)
+        means.append(products[together].mean() / square if enough else np.nan)
+    return np.array(means)
 
 
 def neumann_test(values: Float[np.ndarray, " row"], segment: Segment) -> float | None:
-    """The probability of neighbours that are as much alike, if residuals are independent; None without neighbours.
+    """Computes the p-value of the similarity of neighbours, if residuals are independent; None without neighbours.
 
-    The sum of the products of neighbours, over that of the squares, has the mean and the variance that it has over all
-    orders of the values. Constants that are fitted make neighbours less alike, so the test errs on the safe side.
+    The statistic is the sum of products of neighbours over the sum of squares, with its mean and variance over all
+    permutations of the values. Fitted constants make neighbours less similar, so the test is conservative.
     """
     from scipy.special import ndtr
 
@@ -341,11 +344,11 @@ def neumann_test(values: Float[np.ndarray, " row"], segment: Segment) -> float |
 
 
 def pattern_test(residuals: Float[np.ndarray, " row"], segment: Segment) -> float | None:
-    """The probability that the leading pattern of trajectories explains as much, if residuals are independent; None of
-    a single trajectory, or of too few rows.
+    """Computes the p-value of the share explained by the leading pattern of trajectories, if residuals are independent;
+    None for a single trajectory, or for too few rows.
 
-    It is the largest eigenvalue over the sum of all, of the trajectories' means over parts of the time. A part fewer
-    counts, since each trajectory's start may have been fitted.
+    The statistic is the largest eigenvalue over the sum of all, for the trajectories' means over time segments. The
+    null distribution uses one segment fewer, since each trajectory's start may have been fitted.
     """
     from scipy.special import betainc
 
@@ -368,15 +371,15 @@ def pattern_test(residuals: Float[np.ndarray, " row"], segment: Segment) -> floa
 
 
 def leading_share(tables: Float[np.ndarray, "draw row column"]) -> Float[np.ndarray, " draw"]:
-    """The share of the sum of squares that the leading principal component of each table explains."""
+    """Computes the share of the sum of squares explained by the leading principal component of each table."""
     squares = np.linalg.svd(tables, compute_uv=False) ** 2
     return squares[:, 0] / squares.sum(axis=1)
 
 
 @functools.lru_cache(maxsize=64)
 def shares_by_chance(rows: int, columns: int) -> tuple[float, float, float]:
-    """The least leading share of tables of independent normal values, and the two shapes of the beta distribution that
-    has the mean and the variance of its excess."""
+    """Returns the minimum leading share for tables of independent normal values, and the shape parameters of the beta
+    distribution that matches the mean and variance of the excess."""
     low = 1 / min(rows, columns)
     draws = np.random.default_rng(0).standard_normal((PATTERN_DRAWS, rows, columns))
     excess = (leading_share(draws) - low) / (1 - low)
@@ -388,9 +391,9 @@ def shares_by_chance(rows: int, columns: int) -> tuple[float, float, float]:
 def without_tests(
     check: ResidualCheck, residuals: Float[np.ndarray, " row"], *, written: bool = False
 ) -> ResidualCheck:
-    """The check of residuals in standard deviations of the data; untested if they are no larger than the solver's.
+    """Removes the tests from a check if its residuals, in standard deviations of the data, are only solver errors.
 
-    **Arguments:** `written`: whether they are no larger than the steps in which values are written.
+    **Arguments:** `written`: whether residuals are no larger than the resolution of the recorded values.
     """
     values = residuals[np.isfinite(residuals)]
     small = written or (values.size > 0 and float(np.sqrt(np.square(values).mean())) <= LEAST_RESIDUAL)
@@ -398,32 +401,34 @@ def without_tests(
 
 
 def is_within_steps(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> Bool[np.ndarray, " state"]:
-    """Whether the residuals of a state are no more than half of the step in which its values are written or counted, as
-    by an encoder: neighbouring ones depend on each other where a state moves slowly."""
-    found = np.zeros(len(data.states), bool)
+    """Returns for each state whether residuals are at most half the resolution of its values, as from an encoder.
+
+    Such residuals are dependent when a state moves slowly.
+    """
+    is_within = np.zeros(len(data.states), bool)
     for index in range(len(data.states)):
         known = data.mask[..., index] & np.isfinite(predicted[..., index])
         values, step = data.ys[..., index][known], step_of_values(data.ys[..., index][known])
         if step is not None:
-            found[index] = np.sqrt(np.mean((values - predicted[..., index][known]) ** 2)) <= step / 2
-    return found
+            is_within[index] = np.sqrt(np.mean((values - predicted[..., index][known]) ** 2)) <= step / 2
+    return is_within
 
 
 def step_of_values(values: Float[np.ndarray, " value"]) -> float | None:
-    """The step of which all values are multiples; None if there is none, or many values are within one step."""
-    each = np.unique(values)
-    if len(each) < FEW_VALUES:
+    """Returns the step of which all values are multiples; None if no step fits, or values are too few."""
+    distinct = np.unique(values)
+    if len(distinct) < FEW_VALUES:
         return None
-    gaps: np.ndarray = np.diff(each)
-    gaps = gaps[gaps > SAME_GAP * (each[-1] - each[0])]
+    gaps: np.ndarray = np.diff(distinct)
+    gaps = gaps[gaps > SAME_GAP * (distinct[-1] - distinct[0])]
     counts: np.ndarray = gaps / gaps.min()
     return float(gaps.min()) if np.abs(counts - np.round(counts)).max() < WHOLE_STEPS else None
 
 
 def size_test(residuals: Float[np.ndarray, " row"]) -> float | None:
-    """The probability that a sum of squares is as large, of residuals of standard deviation 1; None for none.
+    """Computes the p-value of the sum of squares of residuals with standard deviation 1; None without residuals.
 
-    An excess that is a small share of the noise is not worth a sentence, however sure it is.
+    An excess that is small relative to the noise is not reported, regardless of significance.
     """
     from scipy.special import chdtrc
 
@@ -435,10 +440,10 @@ def size_test(residuals: Float[np.ndarray, " row"]) -> float | None:
 
 
 def ljung_box(correlations: Float[np.ndarray, " lag"], pairs: Int[np.ndarray, " lag"], values: int) -> float | None:
-    """The probability of correlations as large, if residuals are independent; None without pairs."""
+    """Computes the p-value of the correlations, if residuals are independent; None without pairs."""
     from scipy.special import chdtrc
 
-    # Correlations at high lags of short trajectories are not normal.
+    # Correlations at high lags of short trajectories are not normally distributed.
     usable = np.isfinite(correlations) & (pairs >= FEW_VALUES)
     if not usable.any():
         return None
@@ -447,9 +452,9 @@ def ljung_box(correlations: Float[np.ndarray, " lag"], pairs: Int[np.ndarray, " 
 
 
 def runs_test(values: Float[np.ndarray, " row"], segment: Segment) -> float | None:
-    """The probability of a number of runs as far from that of independent values; None if it can't vary.
+    """Computes the two-sided p-value of the number of runs; None if it can't vary.
 
-    Runs are counted within segments, given how many values of each lie above the median.
+    Runs are counted within segments, conditional on the number of values above the median in each.
     """
     from scipy.special import ndtr
 
@@ -467,23 +472,24 @@ def runs_test(values: Float[np.ndarray, " row"], segment: Segment) -> float | No
 def input_correlation(
     values: Float[np.ndarray, " row"], us: Float[np.ndarray, " row"], segment: Segment
 ) -> tuple[float | None, float | None]:
-    """Spearman's correlation with an input, and the probability of one as large; None for a constant input."""
+    """Computes Spearman's correlation with an input, and its p-value; None for a constant input."""
     from scipy.special import ndtr
     from scipy.stats import rankdata, spearmanr
 
     if not np.isfinite(us).all() or np.ptp(us) == 0:
         return None, None
-    found = float(cast(np.floating, spearmanr(values, us)[0]))
+    correlation = float(cast(np.floating, spearmanr(values, us)[0]))
     lags = min(us.size // 4, 10 * MOST_LAGS)
-    own, other = (autocorrelation(rankdata(each), segment, lags)[1:] for each in (values, us))
-    spread = max(1 + 2 * float(np.nansum(own * other)), 1.0)
-    return found, float(2 * ndtr(float(-abs(found) * (us.size / spread) ** 0.5)))
+    value_lags, input_lags = (autocorrelation(rankdata(series), segment, lags)[1:] for series in (values, us))
+    spread = max(1 + 2 * float(np.nansum(value_lags * input_lags)), 1.0)
+    return correlation, float(2 * ndtr(float(-abs(correlation) * (us.size / spread) ** 0.5)))
 
 
 def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
-    """A sentence on the states whose neighbouring residuals depend on each other, if any do.
+    """Describes the states whose neighbouring residuals depend on each other, if any.
 
-    Either one state tells of it, or all together (S. A. Stouffer et al., The American Soldier, 1949, volume 1).
+    Either a single state or all states combined must be significant (S. A. Stouffer et al., The American Soldier, 1949,
+    volume 1).
     """
     from scipy.special import ndtr, ndtri
 
@@ -498,17 +504,21 @@ def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
         for name, check in channels.items()
         if chances.get(name, 1.0) < PROBABLE and check.lag1 is not None and check.lag1 >= SLIGHT
     ]
-    told = lowest < RISK and alike
-    return [f"Neighbouring residuals depend on each other (lag-1 correlation {', '.join(alike)})."] if told else []
+    is_reported = lowest < RISK and alike
+    return (
+        [f"Neighbouring residuals depend on each other (lag-1 correlation {', '.join(alike)})."] if is_reported else []
+    )
 
 
 def inputs_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
-    """A sentence for each state whose residuals depend on an input."""
-    limit = RISK / max(sum(len(each.inputs or {}) for each in channels.values()), 1)
-    found: list[str] = []
-    for name, each in channels.items():
-        for key, correlation in (each.inputs or {}).items():
-            p = (each.inputs_p or {})[key]
+    """Describes each dependence of a state's residuals on an input."""
+    limit = RISK / max(sum(len(check.inputs or {}) for check in channels.values()), 1)
+    sentences: list[str] = []
+    for name, check in channels.items():
+        for key, correlation in (check.inputs or {}).items():
+            p = (check.inputs_p or {})[key]
             if p is not None and p < limit and correlation is not None and abs(correlation) >= SLIGHT:
-                found.append(f"The residuals of {name} depend on the input {key} (rank correlation {correlation:.2f}).")
-    return found
+                sentences.append(
+                    f"The residuals of {name} depend on the input {key} (rank correlation {correlation:.2f})."
+                )
+    return sentences

@@ -1,4 +1,4 @@
-"""A single simulation for all parts of a report: every split, at the measured times and at dense times between."""
+"""A single simulation for all parts of a report: every split, at the measured times and on a dense grid."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from ..model.neural_ode import NeuralODE
 Edges = tuple[np.ndarray, np.ndarray]
 SIDES = ("lower", "upper")
 DENSE = 300
-# Most trajectories per split whose curves are drawn, or ranked for drawing.
+# Maximum number of trajectories per split whose curves are drawn, or ranked for drawing.
 MOST_PICTURED = 300
 
 
@@ -27,11 +27,11 @@ class Simulated:
     - `dense`: times and states of smooth curves, shapes `(trajectory, n)` and `(trajectory, n, state)`.
     - `bands`, `dense_bands`: lower and upper edges of bands at the same times; empty for a single model.
     - `level`: share of measurements that the bands should cover.
-    - `pictured`, `pictured_rows`: the splits that the curves belong to, an evenly spaced choice of very many
-      trajectories, and their states at their own times.
-    - `left_out`: number of trajectories that `pictured` lacks.
+    - `pictured`, `pictured_rows`: the splits of the curves, with an evenly spaced selection if trajectories are
+      numerous, and their states at their own times.
+    - `left_out`: number of trajectories missing from `pictured`.
     - `hidden`, `dense_hidden`: names of hidden states, and their curves, shape `(trajectory, n, hidden)`.
-    - `inputs`: how inputs go on between rows; see `node_fit.Solver`.
+    - `inputs`: interpolation of inputs between rows; see `node_fit.Solver`.
     """
 
     at_rows: dict[str, np.ndarray]
@@ -47,12 +47,12 @@ class Simulated:
     inputs: str = "linear"
 
     def with_split(self, name: str, other: "Simulated") -> "Simulated":
-        """With the predictions of one split by another model."""
+        """Returns a copy with the predictions of one split replaced by those of another model."""
         by_split = ("at_rows", "dense", "bands", "dense_bands", "pictured_rows", "dense_hidden")
         changed: dict[str, Any] = {}
-        for each in by_split:
-            mine, theirs = getattr(self, each), getattr(other, each)
-            changed[each] = {key: theirs[key] if key == name else value for key, value in mine.items()}
+        for attribute in by_split:
+            mine, theirs = getattr(self, attribute), getattr(other, attribute)
+            changed[attribute] = {key: theirs[key] if key == name else value for key, value in mine.items()}
         return replace(self, **changed)
 
 
@@ -61,29 +61,29 @@ def simulate_splits(
 ) -> Simulated:
     """Simulates all splits.
 
-    **Arguments:** `pictured`: names of trajectories that are to be pictured, however many there are.
+    **Arguments:** `pictured`: names of trajectories that must be pictured, regardless of their number.
     """
     shown = {name: part.sample(MOST_PICTURED, pictured) for name, part in splits.items()}
     left_out = sum(len(part.trajectories) - len(shown[name].trajectories) for name, part in splits.items())
     if not left_out:
         return simulate_together(model, splits, level)
-    found = {name: model.bands(part, level=level, earlier=True) for name, part in splits.items()}
+    predictions = {name: model.bands(part, level=level, earlier=True) for name, part in splits.items()}
     return replace(
         simulate_together(model, shown, level),
-        at_rows={name: prediction.ys for name, prediction in found.items()},
-        bands={name: (each.lower, each.upper) for name, each in found.items() if each.lower is not None},
+        at_rows={name: prediction.ys for name, prediction in predictions.items()},
+        bands={name: (band.lower, band.upper) for name, band in predictions.items() if band.lower is not None},
         left_out=left_out,
     )
 
 
 def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float) -> Simulated:
-    """Simulates all splits in one solve, because every new shape is compiled."""
-    whole = together(marked_parts(model, splits))
-    grid = dense_times(whole)
-    times = np.concatenate([grid, whole.ts], axis=1)
+    """Simulates all splits in one solve, because every new shape requires compilation."""
+    joined = together(marked_parts(model, splits))
+    grid = dense_times(joined)
+    times = np.concatenate([grid, joined.ts], axis=1)
     order = np.argsort(times, axis=1, kind="stable")
     back = np.argsort(order, axis=1, kind="stable")
-    prediction = model.bands(whole, np.take_along_axis(times, order, axis=1), level, earlier=True)
+    prediction = model.bands(joined, np.take_along_axis(times, order, axis=1), level, earlier=True)
     at_rows: dict[str, np.ndarray] = {}
     dense: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     bands: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -105,29 +105,29 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
             bands[name], dense_bands[name] = edges
         if prediction.hidden is not None:
             hidden[name] = pieces(prediction.hidden)[1]
-    one = model.typical
+    typical = model.typical
     return Simulated(
         *(at_rows, dense, bands, dense_bands, level, splits, at_rows),
-        hidden=one.hidden,
+        hidden=typical.hidden,
         dense_hidden=hidden,
-        inputs=one.solver.interpolation,
+        inputs=typical.solver.interpolation,
     )
 
 
 def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:
-    """Compiles what `simulate_splits` runs, for any model of this structure."""
+    """Compiles the program of `simulate_splits` for any model of this structure."""
     shown = {name: part.sample(MOST_PICTURED) for name, part in splits.items()}
-    whole = together(marked_parts(model, shown))
-    model.compile_prediction(whole, np.sort(np.concatenate([dense_times(whole), whole.ts], axis=1), axis=1))
+    joined = together(marked_parts(model, shown))
+    model.compile_prediction(joined, np.sort(np.concatenate([dense_times(joined), joined.ts], axis=1), axis=1))
 
 
 def marked_parts(model: NeuralODE | Ensemble, splits: dict[str, Dataset]) -> dict[str, Dataset]:
-    """The splits as the model sees them, while their trajectories have the names of the fit."""
+    """Returns the splits as the model sees them, before trajectories are renamed."""
     return {name: model.typical.scaler.marked(part) for name, part in splits.items()}
 
 
 def dense_times(data: Dataset) -> np.ndarray:
-    """Times between the first and the last measurement of each trajectory."""
+    """Returns a grid of times between the first and the last measurement of each trajectory."""
     measured = np.where(data.valid, data.ts, np.nan)
     return np.linspace(np.nanmin(measured, axis=1), np.nanmax(measured, axis=1), DENSE, axis=1)
 
@@ -136,7 +136,7 @@ def together(splits: dict[str, Dataset]) -> Dataset:
     """Concatenates the trajectories of all splits."""
     pieces = [(name, part, index) for name, part in splits.items() for index in range(len(part.trajectories))]
     any_part = pieces[0][1]
-    whole = Dataset.from_arrays(
+    joined = Dataset.from_arrays(
         [part.ts[index, : part.lengths[index]] for _, part, index in pieces],
         [part.ys[index, : part.lengths[index]] for _, part, index in pieces],
         [part.us[index, : part.lengths[index]] for _, part, index in pieces],
@@ -147,8 +147,8 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         units=any_part.units,
         angles=any_part.angles,
     )
-    scored, sigma = np.zeros_like(whole.scored), np.ones_like(whole.ys)
-    censored, other_end = np.zeros(whole.ys.shape, np.int8), np.full(whole.ys.shape, np.nan)
+    scored, sigma = np.zeros_like(joined.scored), np.ones_like(joined.ys)
+    censored, other_end = np.zeros(joined.ys.shape, np.int8), np.full(joined.ys.shape, np.nan)
     for row, (_, part, index) in enumerate(pieces):
         rows = slice(part.lengths[index])
         scored[row, rows] = part.scored[index, rows]
@@ -159,7 +159,7 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         if part.other_end is not None:
             other_end[row, rows] = part.other_end[index, rows]
     return replace(
-        whole,
+        joined,
         scored=scored,
         sigma=None if any_part.sigma is None else sigma,
         censored=None if any_part.censored is None else censored,
@@ -170,19 +170,21 @@ def together(splits: dict[str, Dataset]) -> Dataset:
 
 
 def predictions_frame(data: Dataset, predicted: np.ndarray, edges: Edges | None = None, split: str | None = None):
-    """A data frame with one row for each scored row of `data`, and with the band edges if they are given."""
+    """Returns a data frame with one row for each scored row of `data`, including band edges if passed."""
     import pandas as pd
 
-    at = data.valid & data.scored
+    is_shown = data.valid & data.scored
     columns: dict[str, Sequence[str] | np.ndarray | pd.DatetimeIndex] = {}
     if split is not None:
-        columns["split"] = [split] * int(at.sum())
-    columns["trajectory"] = np.repeat(np.array(data.trajectories), at.sum(axis=1))
-    columns[data.time] = data.ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], data.ts[at])
-    columns |= {name: data.us[at][:, index] for index, name in enumerate(data.inputs)}
+        columns["split"] = [split] * int(is_shown.sum())
+    columns["trajectory"] = np.repeat(np.array(data.trajectories), is_shown.sum(axis=1))
+    columns[data.time] = (
+        data.ts[is_shown] if data.dates is None else data.dates.stamps(np.nonzero(is_shown)[0], data.ts[is_shown])
+    )
+    columns |= {name: data.us[is_shown][:, index] for index, name in enumerate(data.inputs)}
     for index, name in enumerate(data.states):
-        columns[name] = data.ys[at][:, index]
-        columns[f"{name}_predicted"] = predicted[at][:, index]
+        columns[name] = data.ys[is_shown][:, index]
+        columns[f"{name}_predicted"] = predicted[is_shown][:, index]
         if edges is not None:
-            columns |= {f"{name}_{side}": edge[at][:, index] for side, edge in zip(SIDES, edges, strict=True)}
+            columns |= {f"{name}_{side}": edge[is_shown][:, index] for side, edge in zip(SIDES, edges, strict=True)}
     return pd.DataFrame(columns)

@@ -1,4 +1,4 @@
-"""Whether a model stays where its data are: it is simulated three times longer, from other starts and inputs."""
+"""Tests whether a model stays near its data, by simulating it three times longer, from other starts and inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from .simulation import DENSE
 Times = Float[np.ndarray, "trajectory saved"]
 Trials = Float[np.ndarray, "trajectory saved state"]
 
-# Simulations, and their duration [durations of the record].
+# Number of simulations, and their duration [durations of the record].
 TRIALS, LONGER = 4, 3
-# Rows of the record that a simulation continues, and the share of the way to another measurement by which its start
-# and inputs differ from the record.
+# Maximum number of rows of the record that a simulation continues, and the fraction of the distance to another
+# measurement by which its start and inputs are perturbed.
 MAX_ROWS, PERTURBED = 1000, 0.25
-# Rows from which a trial's start is read, if the rule for starts reads no more.
+# Minimum number of rows from which a trial's start is read.
 START_ROWS = 10
 
 
 @dataclass(frozen=True)
 class Escape:
-    """A simulation that leaves the data far behind: the `state`, how far it comes, and the range of the data.
+    """A simulation that leaves the range of the data by far: the `state`, its extreme value, and the range of the data.
 
-    `reached` is not finite where the solve fails.
+    `reached` is not finite if the solve fails.
     """
 
     state: str
@@ -40,16 +40,16 @@ class Escape:
 
 
 def find_escape(simulate: Callable[[Dataset, Times], Trials], data: Dataset, reads: int = 1) -> Escape | None:
-    """The state that leaves the data farthest behind, if simulations run away; None if they stay.
+    """Finds the state that leaves the range of the data by most, if simulations run away; None if they do not.
 
-    Each begins at a measured row, moved towards another one, and has the record's inputs from another row on. Data that
-    grow may go on to grow as they did; nothing may go ten times farther.
+    Each simulation begins at a measured row, moved towards another one, with the record's inputs from another row on.
+    Growing data can continue to grow at their rate; going ten times farther counts as an escape.
 
     **Arguments:**
 
     - `simulate`: predicts trajectories of a dataset at some times, such as `NeuralODE.predict`.
     - `data`: the training data, with its angles named.
-    - `reads`: number of rows that starts are read from.
+    - `reads`: number of rows from which starts are read.
     """
     trials = make_trials(data, max(START_ROWS, reads))
     if trials is None:
@@ -58,17 +58,17 @@ def find_escape(simulate: Callable[[Dataset, Times], Trials], data: Dataset, rea
     times = np.sort(np.concatenate([dense, trials.ts], axis=1), axis=1)
     simulated = simulate(trials, times)
     finite = np.asarray(np.isfinite(simulated).all(axis=2))
-    # Rows that a start is read from have no prediction.
+    # Rows from which a start is read have no prediction.
     lost = np.asarray(~finite.any(axis=1))
     begun = np.logical_or.accumulate(finite, axis=1) | lost[:, None]
     worst: tuple[float, Escape] | None = None
     for index, name in enumerate(data.states):
-        known = data.mask[..., index]
-        if name in data.angles or not known.any():
+        is_measured = data.mask[..., index]
+        if name in data.angles or not is_measured.any():
             continue
         values = data.ys[..., index]
-        low, high = float(values[known].min()), float(values[known].max())
-        limit = FAR_OFF * (high - low) * growth(values, known)
+        low, high = float(values[is_measured].min()), float(values[is_measured].max())
+        limit = FAR_OFF * (high - low) * growth(values, is_measured)
         beyond = np.maximum(low - simulated[..., index], simulated[..., index] - high)
         beyond = np.where(begun, np.where(np.isfinite(beyond), beyond, np.inf), -np.inf)
         farthest = np.unravel_index(int(beyond.argmax()), beyond.shape)
@@ -78,10 +78,10 @@ def find_escape(simulate: Callable[[Dataset, Times], Trials], data: Dataset, rea
 
 
 def growth(values: Float[np.ndarray, "trajectory time"], known: np.ndarray) -> float:
-    """The factor by which a state would grow in three more records, if it grew on as from half a record to a whole."""
+    """Extrapolates the growth from half a record to the full record, and returns the factor for three more records."""
     moved = np.zeros(2)
-    for series, there in zip(values, known, strict=True):
-        rows = np.flatnonzero(there)
+    for series, is_known in zip(values, known, strict=True):
+        rows = np.flatnonzero(is_known)
         if rows.size > 1:
             away = np.abs(series[rows] - series[rows[0]])
             moved = np.maximum(moved, [away[: (rows.size + 1) // 2].max(), away.max()])
@@ -89,10 +89,11 @@ def growth(values: Float[np.ndarray, "trajectory time"], known: np.ndarray) -> f
 
 
 def make_trials(data: Dataset, reads: int) -> Dataset | None:
-    """Records that begin in rows of the data, and have rows without measurements three times as long; None if no
-    trajectory has enough rows.
+    """Builds records that begin at rows of the data and continue without measurements for three times their length.
 
-    **Arguments:** `reads`: rows from which starts are read.
+    Returns None if no trajectory has enough rows.
+
+    **Arguments:** `reads`: number of rows from which starts are read.
     """
     rng = np.random.default_rng(0)
     able = np.flatnonzero(data.lengths >= 3)
@@ -108,8 +109,8 @@ def make_trials(data: Dataset, reads: int) -> Dataset | None:
         ts, us = continue_record(data, int(row), first, count, rng)
         ys = np.full((len(ts), len(data.states)), np.nan)
         ys[:reading] = data.ys[row, first : first + reading]
-        other = data.ys[row, rng.integers(0, int(data.lengths[row]))] - ys[0]
-        ys[:reading] = np.clip(ys[:reading] + PERTURBED * np.nan_to_num(other), low, high)
+        offset = data.ys[row, rng.integers(0, int(data.lengths[row]))] - ys[0]
+        ys[:reading] = np.clip(ys[:reading] + PERTURBED * np.nan_to_num(offset), low, high)
         pieces.append((ts, ys, us))
     return Dataset.from_arrays(
         [ts for ts, _, _ in pieces],
@@ -125,15 +126,17 @@ def make_trials(data: Dataset, reads: int) -> Dataset | None:
 def continue_record(
     data: Dataset, row: int, first: int, count: int, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, " time"], Float[np.ndarray, "time input"]]:
-    """Times of three records from a row on, and inputs of the record from another row on, again and again."""
+    """Returns the times of three records from a row on, and inputs repeated cyclically from another row on."""
     length = int(data.lengths[row])
     steps = np.diff(data.ts[row, :length])
     ahead = rows_around(first, LONGER * count - 1, length - 1)
     ts = data.ts[row, first] + np.concatenate([[0.0], np.cumsum(steps[ahead])])
-    own, other = (data.us[row, rows_around(begin, len(ts), length)] for begin in (first, int(rng.integers(0, length))))
-    return ts, own + PERTURBED * (other - own) if len(data.inputs) else own
+    us, other_us = (
+        data.us[row, rows_around(begin, len(ts), length)] for begin in (first, int(rng.integers(0, length)))
+    )
+    return ts, us + PERTURBED * (other_us - us) if len(data.inputs) else us
 
 
 def rows_around(first: int, count: int, length: int) -> Int[np.ndarray, " row"]:
-    """So many rows from one on, around the end of the record."""
+    """Returns `count` rows from `first` on, wrapping around at the end of the record."""
     return (first + np.arange(count)) % length

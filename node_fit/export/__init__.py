@@ -1,1 +1,1 @@
-"""Models for other places: C, functional mock-up units, ONNX, StableHLO, NumPy, formulas."""
+"""Exports of models: C, functional mock-up units, ONNX, StableHLO, NumPy, formulas."""

@@ -1,4 +1,4 @@
-"""The command `python -m node_fit.export`: writes the model of a run for another place."""
+"""The command `python -m node_fit.export`: exports the model of a run."""
 
 if __name__ == "__main__":
     from ..startup import start_command
@@ -50,23 +50,23 @@ def main() -> None:
     parser.add_argument(
         "--extensions", nargs="+", default=[], metavar="PACKAGE", help="packages of the model's classes"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        model, data, level = model_and_data(given.run, given.data, given.events, given.extensions)
+        model, data, level = model_and_data(options.run, options.data, options.events, options.extensions)
         done = export(
             model,
-            given.to,
-            given.out,
+            options.to,
+            options.out,
             data=data,
-            precision=given.precision,
-            tolerance=given.tolerance,
+            precision=options.precision,
+            tolerance=options.tolerance,
             level=level,
-            confidence=stored_confidence(given.run),
-            trajectory=given.trajectory,
-            overwrite=given.overwrite,
+            confidence=stored_confidence(options.run),
+            trajectory=options.trajectory,
+            overwrite=options.overwrite,
         )
     except OSError as error:
-        print(f"error: {explain_disk(error, given.out, '--out')}", file=sys.stderr)
+        print(f"error: {explain_disk(error, options.out, '--out')}", file=sys.stderr)
         sys.exit(1)
     except (ValueError, MemoryError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -77,11 +77,11 @@ def main() -> None:
 def model_and_data(
     run: Path, files: Sequence[str] | None, events: str | None, extensions: Sequence[str]
 ) -> tuple[NeuralODE | Ensemble, Dataset | None, float]:
-    """The model of a run, the records to check it on, and the level of its bands.
+    """Returns the model of a run, the records to check it on, and the level of its bands.
 
-    A run may come from a stranger: nothing that it names is imported or called.
+    A run can come from an untrusted source: nothing that it names is imported or called.
 
-    **Raises:** `ValueError` or `OSError` with a sentence.
+    **Raises:** `ValueError` or `OSError` with a sentence as its message.
     """
     if run.suffix == MODEL_SUFFIX:
         return load(run, extensions=extensions), None, 0.9
@@ -105,24 +105,24 @@ def model_and_data(
 
 
 def stored_confidence(run: Path) -> Json:
-    """How sure the constants of a run are, by its summary; empty where it does not say."""
-    found = read_json(run / "summary.json").get("confidence")
-    return found if is_json(found) else {}
+    """Returns the confidence intervals of a run's constants from its summary; empty if it has none."""
+    confidence = read_json(run / "summary.json").get("confidence")
+    return confidence if is_json(confidence) else {}
 
 
 def training_data(run: Path, config: Json, table: Table) -> Dataset:
-    """The rows that a run was fitted to.
+    """Returns the rows that a run was fitted to.
 
-    An export holds rows of them, and a stranger's config may name any file of this machine.
+    An export contains some of these rows, and an untrusted config can name any file of this machine.
 
-    **Raises:** `ValueError` unless they are those of the run's record.
+    **Raises:** `ValueError` unless they match the run's record.
     """
     data = config.get("data")
     split = data.get("split") if is_json(data) else None
-    own = is_json(split) and split.get("_target_") == SPLIT and not any(map(holds_target, split.values()))
-    given = build(split, "data.split") if own else Split(validation=0.0, test=0.0)
-    # Equations alone were fitted to all rows where the split left its shares open.
-    trains = (replace(table, split=each).load().train for each in (given, given.with_shares(0.0)))
+    is_split = is_json(split) and split.get("_target_") == SPLIT and not any(map(holds_target, split.values()))
+    configured = build(split, "data.split") if is_split else Split(validation=0.0, test=0.0)
+    # Fits of equations alone used all rows if the split left its shares open.
+    trains = (replace(table, split=variant).load().train for variant in (configured, configured.with_shares(0.0)))
     train = next(filter(RunDirectory(run).was_fitted_to, trains), None)
     if train is None:
         raise ValueError(

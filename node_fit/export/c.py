@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 Number = bool | int | float | np.generic
-# The functions of each member: how C calls them. Results are listed last.
+# C signatures of the functions of each member; results come last.
 SIGNATURES = {
     "rates": "real t, const real *z, const real *v | real *result",
     "slopes": "real t, const real *z, const real *v | real *result",
@@ -58,9 +58,9 @@ RADAU_A = np.array(
 )
 RADAU_C = np.array([(4 - ROOT) / 10, (4 + ROOT) / 10, 1])
 COMPILE = "cc -std=c99 -O2 main.c model.c -lm -o model"
-# Arrays up to this size are written out, number by number.
+# Maximum size of an array whose assignments are unrolled.
 UNROLLED_SIZE = 8
-# Operations in one expression.
+# Maximum number of operations in one expression.
 MOST_NESTED = 16
 WIDTH = 110
 
@@ -101,7 +101,7 @@ BEGUN = {
 
 @functools.cache
 def tsitouras() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of earlier stages, weights of the result, and nodes, without the last stage, whose weight is 0."""
+    """Returns stage weights, result weights and nodes, without the last stage, whose weight is 0."""
     table = tableau("tsit5")
     stages = int(np.flatnonzero(table.b)[-1]) + 1
     a = np.zeros((stages, stages))
@@ -111,13 +111,13 @@ def tsitouras() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def templates_with(filters: Mapping[str, Callable[[str], str]]) -> "Environment":
-    """The templates of this folder, with filters that make literals of names.
+    """Returns the environment of this folder's templates, with filters that turn names into literals.
 
-    A name that is not known is an error, so that no part of a text stays empty unseen.
+    An undefined name raises an error, so that no part of a file is silently left empty.
     """
     import jinja2
 
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("node_fit.export", "templates"),
         trim_blocks=True,
         lstrip_blocks=True,
@@ -125,36 +125,36 @@ def templates_with(filters: Mapping[str, Callable[[str], str]]) -> "Environment"
         undefined=jinja2.StrictUndefined,
         autoescape=False,
     )
-    found.filters.update(filters)
-    return found
+    environment.filters.update(filters)
+    return environment
 
 
 def on_one_line(text: str) -> str:
-    """A name in the first line of a CSV file, which holds no line breaks."""
+    """Removes line breaks from a name, for the first line of a CSV file."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def c_string(text: str) -> str:
-    """A string literal of C, whatever the text: bytes other than letters, digits and spaces as octal numbers."""
+    """Returns a C string literal; bytes other than letters, digits and spaces become octal escapes."""
     plain = string.ascii_letters + string.digits + " "
     return '"' + "".join(chr(byte) if chr(byte) in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
 def render_c(exported: Exported) -> dict[str, str]:
-    """The files of the target by their names."""
+    """Renders the files of the target, by name."""
     facts = c_facts(exported)
     sources = templates_with({"c": c_string})
     return {name: sources.get_template(name).render(facts) for name in ("model.h", "model.c", "main.c")}
 
 
 def state_names(exported: Exported) -> tuple[str, ...]:
-    """Names of the states of all members."""
+    """Returns the names of the states of all members."""
     names, count = exported.one.latent, len(exported.members)
     return names if count == 1 else tuple(f"{name} of member {m}" for m in range(count) for name in names)
 
 
 def c_facts(exported: Exported) -> dict[str, object]:
-    """What the templates of C say of a model."""
+    """Returns the variables of the C templates."""
     printer, one, steps = Printer(exported.dtype), exported.one, exported.steps
     scaler, count = one.system.scaler, len(exported.members)
     used = needed_functions(exported)
@@ -170,7 +170,7 @@ def c_facts(exported: Exported) -> dict[str, object]:
         texts.append(printer.function("combine", exported.combined))
 
     def numbers(values: Iterable[Number]) -> str:
-        return ", ".join(printer.bare(exported.dtype.type(each)) for each in values)
+        return ", ".join(printer.bare(exported.dtype.type(value)) for value in values)
 
     a, b, c = tsitouras()
     return {
@@ -218,7 +218,7 @@ def c_facts(exported: Exported) -> dict[str, object]:
 
 
 def needed_functions(exported: Exported) -> set[str]:
-    """The functions of a member that the source calls."""
+    """Returns the names of a member's functions that the source calls."""
     unread = {"outputs"} if exported.combined is None else {"channels"}
     unread |= set() if exported.members[0].get("slopes") else {"slopes"}
     return set(exported.members[0]) - unread
@@ -229,14 +229,14 @@ def arguments_of(signature: str) -> str:
 
 
 def literal(value: float | None) -> str:
-    """A double of C; empty for None."""
+    """Returns a C literal of a double; empty for None."""
     return "" if value is None else "HUGE_VAL" if np.isinf(value) else repr(float(value))
 
 
 class Printer:
-    """Prints programs, and collects the tables of numbers and the helpers that they use.
+    """A printer of C code that collects the tables and helper functions of its programs.
 
-    **Arguments:** `dtype`: of `real`, float64 or float32.
+    **Arguments:** `dtype`: dtype of `real`, float64 or float32.
     """
 
     def __init__(self, dtype: DTypeLike):
@@ -250,12 +250,12 @@ class Printer:
         return "f" if self.dtype == np.float32 else ""
 
     def number(self, value: Number) -> str:
-        """A literal, in parentheses if it has a sign."""
+        """Returns a literal, in parentheses if it has a sign."""
         text = self.bare(value)
         return f"({text})" if text.startswith("-") else text
 
     def bare(self, value: Number) -> str:
-        """A literal without parentheses around it."""
+        """Returns a literal without parentheses around it."""
         if is_integral(value):
             return str(int(value))
         number = float(cast(float, value))
@@ -265,22 +265,22 @@ class Printer:
         return (text if "." in text or "e" in text else text + ".0") + self.suffix.upper()
 
     def table(self, values: np.ndarray) -> str:
-        """The name of a table of constants."""
+        """Returns the name of a table of constants."""
         kind = "real" if values.dtype.kind == "f" else "int"
         values = np.ascontiguousarray(values)
         key = kind, values.tobytes()
         if key not in self.tables:
             self.tables[key] = f"{'w' if kind == 'real' else 'at'}{len(self.tables)}"
-            numbers = wrap([self.bare(each) for each in values.ravel()])
+            numbers = wrap([self.bare(value) for value in values.ravel()])
             self.definitions.append(f"static const {kind} {self.tables[key]}[{values.size}] = {{\n{numbers}}};")
         return self.tables[key]
 
     def function(self, name: str, program: Program) -> str:
-        """A function `name(arguments, results)`, which take single numbers by value and arrays by address."""
+        """Returns a function `name(arguments, results)`; scalars are passed by value, arrays by address."""
         return Function(self, program).text(name)
 
     def preamble(self) -> str:
-        """What comes before the functions: helpers and tables."""
+        """Returns the code before the functions: helpers and tables."""
         helpers = [text.replace("EXP(", f"exp{self.suffix}(") for key, text in HELPERS.items() if key in self.helpers]
         return "\n\n".join([*helpers, *self.definitions])
 
@@ -293,22 +293,22 @@ def wrap(words: Sequence[str]) -> str:
             lines.append(line.rstrip())
             line = ""
         line += f"{word}, "
-    return "".join(f"    {each}\n" for each in [*lines, line.rstrip()] if each)
+    return "".join(f"    {text}\n" for text in [*lines, line.rstrip()] if text)
 
 
 class Function:
-    """Prints one program."""
+    """A printer of one program."""
 
     def __init__(self, printer: Printer, program: Program):
         self.printer, self.program = printer, program
         self.made = {id(operation.output): operation for operation in program.operations}
         self.readers: dict[int, list[Operation | None]] = {}
         for operation in program.operations:
-            for each in operation.inputs:
-                self.readers.setdefault(id(each), []).append(operation)
-        for each in program.results:
-            self.readers.setdefault(id(each), []).append(None)
-        self.names = {id(each): f"a{at}" for at, each in enumerate(program.arguments)}
+            for operand in operation.inputs:
+                self.readers.setdefault(id(operand), []).append(operation)
+        for operand in program.results:
+            self.readers.setdefault(id(operand), []).append(None)
+        self.names = {id(operand): f"a{index}" for index, operand in enumerate(program.arguments)}
         self.nested: dict[int, int] = {}
         self.lines: list[str] = []
 
@@ -317,35 +317,42 @@ class Function:
         for operation in program.operations:
             if not self.is_inlined(operation):
                 self.compute(operation)
-        for at, result in enumerate(program.results):
-            self.store(f"r{at}", result, [(result, np.arange(result.size))])
-        given = [f"real a{at}" if not each.shape else f"const real *a{at}" for at, each in enumerate(program.arguments)]
-        given += [f"real *r{at}" for at in range(len(program.results))]
+        for index, result in enumerate(program.results):
+            self.store(f"r{index}", result, [(result, np.arange(result.size))])
+        parameters = [
+            f"real a{index}" if not argument.shape else f"const real *a{index}"
+            for index, argument in enumerate(program.arguments)
+        ]
+        parameters += [f"real *r{index}" for index in range(len(program.results))]
         body = "\n".join(self.lines)
-        # An argument that nothing reads, such as the time of an autonomous field.
-        unused = [f"    (void)a{at};" for at, each in enumerate(program.arguments) if id(each) not in self.readers]
-        return f"static void {name}({', '.join(given)})\n{{\n" + "\n".join([*unused, body]) + "\n}"
+        # Unused arguments, such as the time of an autonomous field.
+        unused = [
+            f"    (void)a{index};"
+            for index, argument in enumerate(program.arguments)
+            if id(argument) not in self.readers
+        ]
+        return f"static void {name}({', '.join(parameters)})\n{{\n" + "\n".join([*unused, body]) + "\n}"
 
     def is_inlined(self, operation: Operation) -> bool:
-        """Whether an operation has no variable of its own, but is written where it is read."""
+        """Whether an operation is inlined where it is read, instead of stored in a variable."""
         if operation.name == TAKE:
             readers = self.readers[id(operation.output)]
-            small = all(each is None or each.output.size <= UNROLLED_SIZE for each in readers) and (
+            small = all(user is None or user.output.size <= UNROLLED_SIZE for user in readers) and (
                 operation.output.size <= UNROLLED_SIZE
             )
-            return len(operation.inputs) == 1 or (small and all(each and each.name in ELEMENTWISE for each in readers))
+            return len(operation.inputs) == 1 or (small and all(user and user.name in ELEMENTWISE for user in readers))
         if operation.name not in ELEMENTWISE:
             return False
         readers = self.readers[id(operation.output)]
         reader = readers[0]
-        count = 1 + sum(self.nested.get(id(each), 0) for each in operation.inputs)
+        count = 1 + sum(self.nested.get(id(operand), 0) for operand in operation.inputs)
         fits = len(readers) == 1 and count <= MOST_NESTED
         same = reader is None or (reader.name in ELEMENTWISE and reader.output.size == operation.output.size)
         self.nested[id(operation.output)] = count if fits and same else 0
         return fits and same
 
     def compute(self, operation: Operation) -> None:
-        """Writes what computes an operation's output."""
+        """Writes the code that computes an operation's output."""
         output = operation.output
         name = f"v{len(self.names)}"
         kind = "int" if output.dtype.kind in "bi" else "real"
@@ -366,25 +373,25 @@ class Function:
             raise CannotExport(f"C has no {operation.name!r}.")
 
     def parts(self, operation: Operation) -> list[tuple[Operand, np.ndarray]]:
-        """The runs of a `take` that come from one input each, with their places in it."""
-        sizes = np.cumsum([0, *(each.size for each in operation.inputs)])
+        """Splits a `take` into runs that read from a single input, with their places in it."""
+        sizes = np.cumsum([0, *(operand.size for operand in operation.inputs)])
         places = operation.places.ravel()
         source = sizes.searchsorted(places, side="right") - 1
-        found: list[tuple[Operand, np.ndarray]] = []
+        runs: list[tuple[Operand, np.ndarray]] = []
         for which, run in itertools.groupby(range(len(places)), key=source.tolist().__getitem__):
-            found.append((operation.inputs[which], places[list(run)] - sizes[which]))
-        return found
+            runs.append((operation.inputs[which], places[list(run)] - sizes[which]))
+        return runs
 
     def store(self, name: str, output: Operand, parts: Sequence[tuple[Operand | Operation, np.ndarray]]) -> None:
-        """Writes assignments of an array's numbers, from inputs or from an operation, at places."""
+        """Writes the assignments to an array from places in inputs or in the result of an operation."""
         begin = 0
         for source, places in parts:
-            take: Callable[[np.ndarray], str] = lambda at, source=source: (  # noqa: E731
-                self.call(source, at) if isinstance(source, Operation) else self.read(source, at)
+            take: Callable[[np.ndarray], str] = lambda index, source=source: (  # noqa: E731
+                self.call(source, index) if isinstance(source, Operation) else self.read(source, index)
             )
             if len(places) <= UNROLLED_SIZE:
-                for at, place in enumerate(places):
-                    self.lines.append(f"    {name}[{begin + at}] = {take(np.array([place]))};")
+                for index, place in enumerate(places):
+                    self.lines.append(f"    {name}[{begin + index}] = {take(np.array([place]))};")
             else:
                 where = "i" if begin == 0 else f"{begin} + i"
                 self.lines.append(f"    for (int i = 0; i < {len(places)}; i++)")
@@ -392,7 +399,7 @@ class Function:
             begin += len(places)
 
     def read(self, operand: Operand, places: np.ndarray) -> str:
-        """An operand's number at places, one for each turn of a loop over `i`; or at one place."""
+        """Returns an operand's element at places, one per iteration of a loop over `i`, or at one place."""
         if isinstance(operand, np.ndarray):
             values = operand.ravel()[places]
             if np.array_equal(values, np.full_like(values, values[0]), equal_nan=values.dtype.kind == "f"):
@@ -407,13 +414,13 @@ class Function:
         operation = self.made[id(operand)]
         if operation.name == TAKE:
             inner = operation.places.ravel()[places]
-            sizes = np.cumsum([0, *(each.size for each in operation.inputs)])
+            sizes = np.cumsum([0, *(part.size for part in operation.inputs)])
             which = int(sizes.searchsorted(int(inner[0]), side="right")) - 1
             return self.read(operation.inputs[which], inner - sizes[which])
         return f"({self.call(operation, places)})"
 
     def index(self, places: np.ndarray) -> str:
-        """Places as an expression of the loop's number `i`."""
+        """Returns places as an expression in the loop variable `i`."""
         count, first = len(places), int(places[0])
         if count == 1 or (places == first).all():
             return str(first)
@@ -425,55 +432,55 @@ class Function:
         return f"{self.printer.table(places.astype(np.int64))}[i]"
 
     def call(self, operation: Operation, places: np.ndarray) -> str:
-        """The value of a function of single numbers."""
+        """Returns an elementwise operation as an expression."""
         name, printer = operation.name, self.printer
-        given = [self.read(each, places if each.size > 1 else places * 0) for each in operation.inputs]
+        operands = [self.read(operand, places if operand.size > 1 else places * 0) for operand in operation.inputs]
         if name in C_INFIX:
             return (
-                f" {C_INFIX[name]} ".join(f"{each}" for each in given)
+                f" {C_INFIX[name]} ".join(f"{operand}" for operand in operands)
                 if name not in ("sub", "div")
-                else (f"{given[0]} {C_INFIX[name]} {given[1]}")
+                else (f"{operands[0]} {C_INFIX[name]} {operands[1]}")
             )
         if name in C_CALLED:
-            return f"{C_CALLED[name]}{printer.suffix}({', '.join(given)})"
+            return f"{C_CALLED[name]}{printer.suffix}({', '.join(operands)})"
         if name in HELPERS:
             printer.helpers.add(name)
             called = {"max": "larger", "min": "smaller", "integer_pow": "power"}.get(name, name)
-            return f"{called}({', '.join([*given, *([str(operation.power)] if name == 'integer_pow' else [])])})"
+            return f"{called}({', '.join([*operands, *([str(operation.power)] if name == 'integer_pow' else [])])})"
         match name:
             case "neg":
-                return f"-{given[0]}"
+                return f"-{operands[0]}"
             case "not":
-                return f"!{given[0]}"
+                return f"!{operands[0]}"
             case "xor":
-                return f"{given[0]} != {given[1]}"
+                return f"{operands[0]} != {operands[1]}"
             case "square":
                 printer.helpers.add("integer_pow")
-                return f"power({given[0]}, 2)"
+                return f"power({operands[0]}, 2)"
             case "rsqrt":
-                return f"1 / sqrt{printer.suffix}({given[0]})"
+                return f"1 / sqrt{printer.suffix}({operands[0]})"
             case "is_finite":
-                return f"isfinite({given[0]})"
-            case "select_n" if len(given) == 3:
-                return f"{given[0]} ? {given[2]} : {given[1]}"
+                return f"isfinite({operands[0]})"
+            case "select_n" if len(operands) == 3:
+                return f"{operands[0]} ? {operands[2]} : {operands[1]}"
             case "convert_element_type":
-                return f"(int){given[0]}" if operation.output.dtype.kind in "bi" else f"(real){given[0]}"
+                return f"(int){operands[0]}" if operation.output.dtype.kind in "bi" else f"(real){operands[0]}"
             case _:
                 raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in C.")
 
     def product(self, name: str, operation: Operation) -> None:
-        """A product of stacks of matrices; the innermost loop adds to all results, which compilers can vectorise."""
+        """Writes a product of stacks of matrices, with an innermost loop that compilers can vectorise."""
         left, right = operation.inputs
         (stacks, rows, inner), columns = left.shape, right.shape[2]
         lines = self.lines
         lines.append(f"    for (int i = 0; i < {operation.output.size}; i++)\n        {name}[i] = 0;")
         if columns == 1 and stacks == 1 and rows > 1:
             table = self.plain(transposed(left) if isinstance(left, np.ndarray) else left)
-            at = f"k * {rows} + i" if isinstance(left, np.ndarray) else f"i * {inner} + k"
+            place = f"k * {rows} + i" if isinstance(left, np.ndarray) else f"i * {inner} + k"
             lines.append(f"    for (int k = 0; k < {inner}; k++) {{")
             lines.append(f"        const real x = {self.plain(right)}[k];")
             lines.append(
-                f"        for (int i = 0; i < {rows}; i++)\n            {name}[i] += {table}[{at}] * x;\n    }}"
+                f"        for (int i = 0; i < {rows}; i++)\n            {name}[i] += {table}[{place}] * x;\n    }}"
             )
             return
         a, b = self.plain(left), self.plain(right)
@@ -481,11 +488,11 @@ class Function:
         lines.append(f"            for (int k = 0; k < {inner}; k++) {{")
         lines.append(f"                const real x = {a}[(s * {rows} + j) * {inner} + k];")
         lines.append(f"                for (int i = 0; i < {columns}; i++)")
-        to, of = f"(s * {rows} + j) * {columns} + i", f"(s * {inner} + k) * {columns} + i"
-        lines.append(f"                    {name}[{to}] += {b}[{of}] * x;\n            }}")
+        target, source = f"(s * {rows} + j) * {columns} + i", f"(s * {inner} + k) * {columns} + i"
+        lines.append(f"                    {name}[{target}] += {b}[{source}] * x;\n            }}")
 
     def reduction(self, name: str, operation: Operation) -> None:
-        """A reduction of each row."""
+        """Writes a reduction of each row."""
         (rows,), kind = operation.inputs, operation.name
         count, array = rows.shape[1], self.plain(rows)
         value = f"{array}[i * {count} + k]"
@@ -499,7 +506,7 @@ class Function:
         self.lines.append(f"        for (int k = 0; k < {count}; k++)\n            {name}[i] = {step};\n    }}")
 
     def plain(self, operand: Operand) -> str:
-        """The name of an array that holds the operand's numbers in their order."""
+        """Returns the name of an array that holds the operand's elements in order."""
         if isinstance(operand, np.ndarray):
             return self.printer.table(operand)
         if id(operand) in self.names:
@@ -521,7 +528,7 @@ class Function:
 
 
 def is_whole(operation: Operation) -> bool:
-    """Whether a `take` of one input keeps the order of all of its numbers."""
+    """Whether a `take` of one input keeps all of its elements in order."""
     places = operation.places.ravel()
     return places.size == operation.inputs[0].size and bool((places == np.arange(places.size)).all())
 
@@ -531,6 +538,6 @@ def transposed(matrices: np.ndarray) -> np.ndarray:
 
 
 def as_sum(terms: Sequence[tuple[int, str]], constant: int) -> str:
-    """`2 * i + 1` from factors with their names."""
-    found = [name if factor == 1 else f"{factor} * {name}" for factor, name in terms if factor]
-    return " + ".join(found + ([str(constant)] if constant else [])) or "0"
+    """Returns a sum such as `2 * i + 1` from factors with their names."""
+    products = [name if factor == 1 else f"{factor} * {name}" for factor, name in terms if factor]
+    return " + ".join(products + ([str(constant)] if constant else [])) or "0"

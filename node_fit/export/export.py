@@ -1,4 +1,4 @@
-"""Exports of a fitted model, each of which is checked before it is written."""
+"""Exports of a fitted model, checked before they are written."""
 
 import importlib.util
 import json
@@ -50,9 +50,9 @@ from .trials import (
 )
 
 EXPORT_TOLERANCES: dict[str, float] = {"double": 1e-6, "float": 1e-4}
-# The steps' own error is at most this share of the tolerance.
+# Maximum error of the fixed steps, as a share of the tolerance.
 SHARE_OF_STEPS = 0.2
-# Doublings of the number of steps between two rows.
+# Maximum number of doublings of the number of steps between two rows.
 MOST_DOUBLINGS = 9
 MOST_RETRIES = 2
 
@@ -63,17 +63,17 @@ Render = Callable[[Exported, Sequence[CheckRecord]], Mapping[str, str | bytes]]
 
 
 class ExportTarget(NamedTuple):
-    """A place that a model goes to.
+    """An export target.
 
-    - `render`: the files, by their names.
-    - `simulate`: what the files in a folder predict of some records.
-    - `refusals`: sentences on what it can't carry of a model and its records.
-    - `precisions`: in which it computes.
-    - `packages`: which it and its check need.
-    - `how`: how to use it, for the README.
-    - `cubics`: whether it sees the rows around two, which inputs on cubics need; elsewhere they are on lines.
-    - `bands`: whether it has bands; elsewhere, of an ensemble that was drawn around a fit, that fit is written.
-    - `intervals`: whether it shows the intervals of constants.
+    - `render`: returns the files by name.
+    - `simulate`: returns predictions from the files in a folder for some records.
+    - `refusals`: returns sentences that name unsupported features of a model and its records.
+    - `precisions`: supported precisions.
+    - `packages`: packages required by the target and its check.
+    - `how`: usage instructions for the README.
+    - `cubics`: whether it supports cubic inputs, which need the rows around an interval; otherwise inputs are linear.
+    - `bands`: whether it supports bands; otherwise an ensemble drawn around a fit is exported as that fit.
+    - `intervals`: whether it shows the confidence intervals of constants.
     """
 
     render: Render
@@ -144,7 +144,7 @@ fits it again."""
 
 
 def without_trials(render: Callable[[Exported], Mapping[str, str | bytes]]) -> Render:
-    """Renders what needs no records."""
+    """Adapts a renderer that needs no records."""
     return lambda exported, _: render(exported)
 
 
@@ -181,16 +181,16 @@ LINES_FOR_CUBICS = (
 
 @dataclass(frozen=True)
 class Export:
-    """What an export has written, and how far it is from node_fit's predictions.
+    """The result of an export, with its differences from node_fit's predictions.
 
-    - `target`, `path`: what was exported, and the folder.
-    - `files`: names of the files, with their sizes [bytes].
-    - `difference`: the largest difference from the model in double precision, solved tightly; a share of the range of
-      the column.
-    - `from_predict`: the same from `predict`, which has an error of its own in single precision.
-    - `steps`: the fixed steps. `tolerance`: what the difference may be. `rows`: rows that were compared.
-    - `lines_for_cubics`: whether inputs are on lines between rows where the fit has them on cubics; predictions with
-      lines were compared.
+    - `target`, `path`: the target, and the folder.
+    - `files`: file names with their sizes [bytes].
+    - `difference`: the largest difference from the model in double precision, solved with tight tolerances, as a share
+      of the range of the column.
+    - `from_predict`: the same relative to `predict`, which has an error of its own in single precision.
+    - `steps`: the fixed steps. `tolerance`: the maximum difference. `rows`: number of rows compared.
+    - `lines_for_cubics`: whether inputs are interpolated linearly although the fit uses cubics; predictions with linear
+      interpolation were compared.
     """
 
     target: str
@@ -219,9 +219,9 @@ class Export:
 def choose_trajectory(
     model: NeuralODE | Ensemble, data: Dataset | None, trajectory: str | None
 ) -> tuple[NeuralODE | Ensemble, Dataset | None]:
-    """The model and the records to export: those of one trajectory, if each has constants of its own.
+    """Returns the model and records to export: those of one trajectory if each has its own constants.
 
-    **Raises:** `ValueError` if it is not said which, or the data are of other channels.
+    **Raises:** `ValueError` if this trajectory is not named, or the data have other channels.
     """
     if data is not None:
         check_data(data, "data")
@@ -259,7 +259,7 @@ def export(
     trajectory: str | None = None,
     overwrite: bool = False,
 ) -> Export:
-    """Writes a model for another place, and checks that it predicts there what it predicts here.
+    """Exports a model to another platform, and checks that its predictions match node_fit's.
 
     ```python
     print(node_fit.export(fit, "c", "pump_in_c"))
@@ -270,20 +270,20 @@ def export(
     - `model`: a fit, or a model of any kind, loaded or made by hand.
     - `target`: `c`, `numpy`, `stablehlo`, `onnx`, `fmu`, `sympy` or `sbml`; see the page "Use a model elsewhere".
     - `path`: the folder, created if it does not exist.
-    - `data`: records to check it on, and to choose the steps for; the training data of a fit if absent. For a model
-      without data, a record is made up.
-    - `precision`: in which the exported model computes.
-    - `tolerance`: the largest difference from node_fit's predictions, as a share of the range of each channel; if None
-      1e-6 in double precision, 1e-4 in float.
-    - `level`: of an ensemble's bands.
-    - `confidence`: how sure the constants are, as in `summary.json`; of a fit, that of `Fit.confidence` if None.
-    - `trajectory`: whose model is written, where each trajectory has constants of its own (`field.local`).
+    - `data`: records used to check the export and to choose the steps; by default the training data of a fit. A model
+      without data is checked on a synthetic record.
+    - `precision`: precision of the exported model.
+    - `tolerance`: the maximum difference from node_fit's predictions, as a share of the range of each channel; by
+      default 1e-6 in double precision, 1e-4 in float.
+    - `level`: level of an ensemble's bands.
+    - `confidence`: confidence intervals of the constants, as in `summary.json`; by default `Fit.confidence` of a fit.
+    - `trajectory`: the trajectory whose model is exported, if each has its own constants (`field.local`).
     - `overwrite`: whether to replace files in the folder.
 
-    **Returns:** what was written, and how far it is from node_fit's predictions.
+    **Returns:** an `Export`, with the files and their differences from node_fit's predictions.
 
-    **Raises:** `ValueError` that names what the target can't carry, or the difference if it is above the tolerance;
-    nothing is written then.
+    **Raises:** `ValueError` that names an unsupported feature, or the difference if it exceeds the tolerance; nothing
+    is written then.
     """
     check_argument("model", model, Fit | NeuralODE | Ensemble, "a Fit, a NeuralODE or an Ensemble")
     check_choice("target", target, tuple(TARGETS))
@@ -314,15 +314,15 @@ def export(
     exported = replace(export_functions(model, precision, steps, level), confidence=confidence or {})
     files = as_bytes(chosen.render(exported, trials))
     check_free(folder, tuple(files), overwrite)
-    found = tried(chosen, files, exported, trials)
+    predictions = tried(chosen, files, exported, trials)
     for _ in range(MOST_RETRIES):
-        if difference(found, expected, exported.columns).largest <= tolerance:
+        if difference(predictions, expected, exported.columns).largest <= tolerance:
             break
         steps = replace(steps, longest=steps.longest / 2, fewest=2 * steps.fewest)
         exported = replace(exported, steps=steps)
         files = as_bytes(chosen.render(exported, trials))
-        found = tried(chosen, files, exported, trials)
-    far, off = difference(found, expected, exported.columns), difference(found, plain, exported.columns)
+        predictions = tried(chosen, files, exported, trials)
+    far, off = difference(predictions, expected, exported.columns), difference(predictions, plain, exported.columns)
     if not far.largest <= tolerance:
         raise CannotExport(
             f"the exported model differs from node_fit's predictions by {far.largest:.2g} of the range of "
@@ -340,9 +340,9 @@ def export(
 
 
 def check_readout(model: NeuralODE) -> None:
-    """Refuses channels that no function of the states alone gives.
+    """Rejects channels that are not functions of the states alone.
 
-    **Raises:** `CannotExport` that names the channel, and what its formula reads.
+    **Raises:** `CannotExport` that names the channel and the other variable in its formula.
     """
     if isinstance(model.observation, DirectReadout):
         raise CannotExport(
@@ -362,7 +362,7 @@ def check_readout(model: NeuralODE) -> None:
 
 
 def confidence_of(fit: Fit) -> Json:
-    """How sure the constants of a fit are; empty if that can't be said."""
+    """Returns the confidence intervals of a fit's constants; empty if they can't be computed."""
     try:
         return fit.confidence().as_dict()
     except ValueError:
@@ -370,9 +370,9 @@ def confidence_of(fit: Fit) -> Json:
 
 
 def check_installed(target: str, packages: Sequence[str]) -> None:
-    """Refuses a target whose packages are not there.
+    """Rejects a target whose packages are not installed.
 
-    **Raises:** `CannotExport` that names the first.
+    **Raises:** `CannotExport` that names the first missing package.
     """
     for name in packages:
         if importlib.util.find_spec(name) is None:
@@ -380,13 +380,13 @@ def check_installed(target: str, packages: Sequence[str]) -> None:
 
 
 def as_bytes(files: Mapping[str, str | bytes]) -> Files:
-    return {name: each.encode() if isinstance(each, str) else each for name, each in files.items()}
+    return {name: content.encode() if isinstance(content, str) else content for name, content in files.items()}
 
 
 def check_free(folder: Path, names: Sequence[str], overwrite: bool) -> None:
-    """Refuses to replace files.
+    """Rejects names of existing files, unless `overwrite` is set.
 
-    **Raises:** `ValueError` that names the first.
+    **Raises:** `ValueError` that names the first one.
     """
     check_path(folder)
     if folder.exists() and not folder.is_dir():
@@ -394,22 +394,22 @@ def check_free(folder: Path, names: Sequence[str], overwrite: bool) -> None:
     taken = [name for name in names if (folder / name).exists()]
     if taken and not overwrite:
         raise ValueError(f"{folder / taken[0]} exists; choose another folder, or replace it with overwrite.")
-    there = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
-    check_room(there, LEAST_ROOM, "--out FOLDER")
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    check_room(existing, LEAST_ROOM, "--out FOLDER")
 
 
 def tried(target: ExportTarget, files: Files, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What the files predict of the records, in a folder of their own."""
+    """Returns predictions from the files for the records, run in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as name:
         folder = Path(name)
-        for each, content in files.items():
-            (folder / each).parent.mkdir(parents=True, exist_ok=True)
-            (folder / each).write_bytes(content)
+        for filename, content in files.items():
+            (folder / filename).parent.mkdir(parents=True, exist_ok=True)
+            (folder / filename).write_bytes(content)
         return target.simulate(folder, exported, trials)
 
 
 def longest_steps(solver: Solver, trials: Sequence[CheckRecord]) -> Steps:
-    """One step between two rows; rows as uneven as those of a stiff system say nothing of the longest step."""
+    """Returns one step between two rows; uneven rows of a stiff system do not imply a maximum step size."""
     if solver.method not in (*EXPLICIT, EXPONENTIAL):
         return Steps("radau5", np.inf, 1)
     gaps = np.concatenate([np.diff(trial.t) for trial in trials])
@@ -417,11 +417,11 @@ def longest_steps(solver: Solver, trials: Sequence[CheckRecord]) -> Steps:
 
 
 def choose_steps(exported: Exported, trials: Sequence[CheckRecord], share: float) -> Steps:
-    """Fixed steps with an error of at most a share of each column's range.
+    """Returns fixed steps with an error of at most a share of each column's range.
 
-    They are halved until the predictions move by less.
+    Steps are halved until the predictions change by less than that.
 
-    **Arguments:** `exported`: in double precision, with `longest_steps`.
+    **Arguments:** `exported`: the model in double precision, with `longest_steps`.
     """
     steps, explicit = exported.steps, exported.steps.method == "tsit5"
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as name:
@@ -431,10 +431,10 @@ def choose_steps(exported: Exported, trials: Sequence[CheckRecord], share: float
     before = None
     for _ in range(MOST_DOUBLINGS + 1):
         vars(module).update(LONGEST_STEP=steps.longest, FEWEST_STEPS=steps.fewest)
-        found = simulate_all(module, trials)
-        if before is not None and difference(before, found, exported.columns).largest <= share:
+        predicted = simulate_all(module, trials)
+        if before is not None and difference(before, predicted, exported.columns).largest <= share:
             return Steps(steps.method, 2 * steps.longest, max(steps.fewest // 2, 1))
-        before = found
+        before = predicted
         steps = replace(steps, longest=steps.longest / 2, fewest=steps.fewest if explicit else 2 * steps.fewest)
     raise CannotExport(
         f"no fixed steps give this accuracy: with {2**MOST_DOUBLINGS} between two rows, the predictions still move by "
@@ -443,16 +443,16 @@ def choose_steps(exported: Exported, trials: Sequence[CheckRecord], share: float
 
 
 def render_readme(done: Export, exported: Exported, how: str, data: Dataset | None) -> str:
-    """The README of an export.
+    """Renders the README of an export.
 
-    **Arguments:** `data`: whose ranges it says; None if there are none.
+    **Arguments:** `data`: data whose ranges are listed; None without data.
     """
     one = exported.one
     sources = templates_with({"code": code, "json": json.dumps})
 
     def row(name: str, kind: str, values: np.ndarray) -> tuple[str, str, str, str, str]:
-        known = values[np.isfinite(values)]
-        low, high = (f"{known.min():.6g}", f"{known.max():.6g}") if known.size else ("", "")
+        finite = values[np.isfinite(values)]
+        low, high = (f"{finite.min():.6g}", f"{finite.max():.6g}") if finite.size else ("", "")
         return name, kind, exported.units.get(name, ""), low, high
 
     def values(table: np.ndarray, column: int) -> np.ndarray:
@@ -493,6 +493,6 @@ def render_readme(done: Export, exported: Exported, how: str, data: Dataset | No
 
 
 def code(text: str) -> str:
-    """A name as code in Markdown, on one line, whatever is in it."""
+    """Returns a name as Markdown code on one line, with special characters escaped."""
     shown = "".join(c if c.isprintable() and c not in "`|\\<>" else f"\\u{ord(c):04x}" for c in text)
     return f"`{shown}`"

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 VERSIONS = ("2.0", "3.0")
 IDENTIFIER = "model"
 SOURCES = ("model.c", "fmu.c")
-# How far the two versions may be apart, as a share of the range.
+# Maximum difference between the two versions, as a share of the range.
 AGREE = 1e-6
-# Names of platforms in version 2.0 and 3.0 of the standard, and of shared libraries.
+# Platform names in versions 2.0 and 3.0 of the standard, and suffixes of shared libraries.
 PLATFORMS = {
     "linux": ("linux64", "{machine}-linux", ".so"),
     "darwin": ("darwin64", "{machine}-darwin", ".dylib"),
     "win32": ("win64", "{machine}-windows", ".dll"),
 }
 MACHINES = {"arm64": "aarch64", "amd64": "x86_64"}
-# Functions of the interface that only change its mode, for which there is nothing to do.
+# Functions of the interface that only change its mode and need no action.
 SHARED_MODES = ("ExitInitializationMode", "Terminate", "EnterEventMode", "EnterContinuousTimeMode")
 CONFIGURATION_MODES = ("EnterConfigurationMode", "ExitConfigurationMode")
 MODE_CHANGES = {
@@ -54,9 +54,9 @@ MODE_CHANGES = {
 class Layout:
     """The value references of a unit's variables; 0 is the time.
 
-    - `states`, `rates`, `inputs`, `columns`: states, their derivatives, inputs, and what is predicted.
-    - `factors`, `shifts`: what states are multiplied with at an event, and what is then added; empty without events.
-    - `levels`: of the triggers of all members.
+    - `states`, `rates`, `inputs`, `columns`: states, their derivatives, inputs, and predictions.
+    - `factors`, `shifts`: factors and then shifts applied to the states at an event; empty without events.
+    - `levels`: levels of the triggers of all members.
     """
 
     states: list[int]
@@ -69,7 +69,7 @@ class Layout:
 
     @classmethod
     def of(cls, exported: Exported, trials: Sequence[CheckRecord]) -> "Layout":
-        """That of a model; its records say whether there are events at known times."""
+        """Returns the layout for a model; its records determine whether it has events at known times."""
         states = len(state_names(exported))
         jumps = states if any(trial.shift is not None for trial in trials) else 0
         sizes = [states, states, len(exported.one.inputs), len(exported.columns), jumps, jumps]
@@ -96,22 +96,22 @@ class Variable:
 
 
 def refusals_of_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
-    """What a functional mock-up unit can't carry."""
-    found: list[str] = []
+    """Lists features of a model that a functional mock-up unit doesn't support."""
+    refusals: list[str] = []
     if exported.horizon is not None:
-        found.append("bands that end at a horizon, since a unit does not know when its record began")
-    return found
+        refusals.append("bands that end at a horizon, since a unit does not know when its record began")
+    return refusals
 
 
 def render_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, bytes]:
-    """The units by their names."""
+    """Renders the units, by name."""
     start = record_starts(exported, trials[:1])[0][1]
     layout = Layout.of(exported, trials)
     variables = variables_of(exported, layout, start, trials[0].inputs[0])
     sources = {name: text for name, text in render_c(exported).items() if name != "main.c"}
 
     def numbers(values: Iterable[float]) -> str:
-        return ", ".join(repr(float(each)) for each in values)
+        return ", ".join(repr(float(value)) for value in values)
 
     scale = np.tile(np.asarray(exported.one.system.scaler.state_scale, np.float64), len(exported.members))
     facts = {
@@ -122,30 +122,32 @@ def render_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, b
         "triggers": bool(layout.levels),
     }
     described = {version: describe_unit(exported, version, layout, variables) for version in VERSIONS}
-    return {f"model_fmi{each[0]}.fmu": archive_unit(each, sources, facts, described[each]) for each in VERSIONS}
+    return {
+        f"model_fmi{release[0]}.fmu": archive_unit(release, sources, facts, described[release]) for release in VERSIONS
+    }
 
 
 def archive_unit(version: str, sources: dict[str, str], facts: dict[str, str | bool], description: bytes) -> bytes:
-    """One unit, as the bytes of its archive.
+    """Returns one unit as the bytes of its archive.
 
-    **Arguments:** `sources`: of the model. `facts`: what the template of the interface says of it.
+    **Arguments:** `sources`: C sources of the model. `facts`: variables for the template of the interface.
     """
     template = templates_with({"c": c_string}).get_template("fmu.c")
-    whole = sources | {"fmu.c": template.render(facts, version_of_fmi=version, quiet=MODE_CHANGES[version])}
+    all_sources = sources | {"fmu.c": template.render(facts, version_of_fmi=version, quiet=MODE_CHANGES[version])}
     folder, name = platform_names(version)
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("modelDescription.xml", description)
-        for each, content in whole.items():
-            zipped.writestr(f"sources/{each}", content)
+        for filename, content in all_sources.items():
+            zipped.writestr(f"sources/{filename}", content)
         if version == "3.0":
             zipped.writestr("sources/buildDescription.xml", build_description())
-        zipped.writestr(f"binaries/{folder}/{name}", binary(whole, name))
+        zipped.writestr(f"binaries/{folder}/{name}", binary(all_sources, name))
     return archive.getvalue()
 
 
 def platform_names(version: str) -> tuple[str, str]:
-    """The folder and the name of the binary for this platform."""
+    """Returns the folder and the name of the binary for this platform."""
     if sys.platform not in PLATFORMS:
         raise CannotExport(f"an FMU has no binary for {sys.platform}; export on Linux, macOS or Windows, or use c.")
     second, third, suffix = PLATFORMS[sys.platform]
@@ -155,10 +157,10 @@ def platform_names(version: str) -> tuple[str, str]:
 
 
 def binary(sources: dict[str, str], name: str) -> bytes:
-    """The shared library of some sources."""
+    """Compiles sources, and returns the bytes of the shared library."""
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as place:
-        for each, content in sources.items():
-            (Path(place) / each).write_text(content)
+        for filename, content in sources.items():
+            (Path(place) / filename).write_text(content)
         words = [compiler(), *FLAGS, "-fPIC", "-shared", *SOURCES, "-lm", "-o", name]
         done = subprocess.run(words, cwd=place, capture_output=True, text=True)
         if done.returncode:
@@ -167,7 +169,7 @@ def binary(sources: dict[str, str], name: str) -> bytes:
 
 
 def describe_unit(exported: Exported, version: str, layout: Layout, variables: Sequence[Variable]) -> bytes:
-    """The model description, in which ElementTree escapes all names."""
+    """Returns the model description as XML; ElementTree escapes all names."""
     second = version == "2.0"
     root = XML.Element("fmiModelDescription", fmiVersion=version, modelName="model")
     root.set("generationTool", f"node_fit {__version__}")
@@ -175,12 +177,12 @@ def describe_unit(exported: Exported, version: str, layout: Layout, variables: S
     root.set("variableNamingConvention", "flat")
     if second and layout.levels:
         root.set("numberOfEventIndicators", str(len(layout.levels)))
-    # Whether inputs may change within a step, which node_fit's linear interpolation means.
+    # Inputs that node_fit interpolates linearly change within a step.
     linear = exported.is_driven and exported.one.solver.interpolation == "linear"
     abilities = {"canGetAndSetFMUstate" if second else "canGetAndSetFMUState": "true"}
     abilities |= {"canSerializeFMUstate" if second else "canSerializeFMUState": "true"}
     abilities |= {"providesDirectionalDerivative" + ("" if second else "s"): "true"}
-    # Triggers are armed as the solver's steps are completed; the two versions have different defaults.
+    # Completed solver steps arm triggers; the two versions have different defaults.
     called = "completedIntegratorStepNotNeeded" if second else "needsCompletedIntegratorStep"
     exchange = abilities | {called: str(bool(layout.levels) != second).lower()}
     alone = XML.SubElement(root, "ModelExchange", {"modelIdentifier": IDENTIFIER, **exchange})
@@ -191,64 +193,70 @@ def describe_unit(exported: Exported, version: str, layout: Layout, variables: S
         files = XML.SubElement(place, "SourceFiles")
         for name in SOURCES:
             XML.SubElement(files, "File", name=name)
-    units = sorted({each.unit for each in variables if each.unit})
+    units = sorted({variable.unit for variable in variables if variable.unit})
     if units:
         definitions = XML.SubElement(root, "UnitDefinitions")
         for name in units:
             XML.SubElement(definitions, "Unit", name=name)
     listed = XML.SubElement(root, "ModelVariables")
-    for each in variables:
-        add_variable(listed, each, second)
+    for variable in variables:
+        add_variable(listed, variable, second)
     add_structure(root, layout, second)
     XML.indent(root)
     return XML.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
 def variables_of(exported: Exported, layout: Layout, start: np.ndarray, inputs: np.ndarray) -> list[Variable]:
-    """The variables of a unit, in the order of their references.
+    """Returns the variables of a unit, in the order of their references.
 
-    **Arguments:** `start`, `inputs`: values at the start, shapes `(state,)` and `(input,)`.
+    **Arguments:** `start`, `inputs`: initial values, shapes `(state,)` and `(input,)`.
     """
     one, states, columns = exported.one, state_names(exported), exported.columns
-    # What is predicted has the names of the columns.
-    own = [f"state {name}" for name in states]
+    # Predictions have the names of the columns.
+    prefixed = [f"state {name}" for name in states]
     jumping = states if layout.shifts else ()
-    wished = [*columns, *one.inputs, "time", *own, *(f"der({name})" for name in own)]
-    wished += [*(f"multiply {name}" for name in jumping), *(f"add {name}" for name in jumping)]
-    wished += [f"level of trigger {which + 1}" for which in range(len(layout.levels))]
+    labels = [*columns, *one.inputs, "time", *prefixed, *(f"der({name})" for name in prefixed)]
+    labels += [*(f"multiply {name}" for name in jumping), *(f"add {name}" for name in jumping)]
+    labels += [f"level of trigger {which + 1}" for which in range(len(layout.levels))]
     groups = [layout.columns, layout.inputs, [0], layout.states, layout.rates]
     groups += [layout.factors, layout.shifts, layout.levels]
-    names = dict(zip(itertools.chain(*groups), unique_names(wished), strict=True))
+    names = dict(zip(itertools.chain(*groups), unique_names(labels), strict=True))
 
     def unit_of(name: str) -> str | None:
         return exported.units.get(name) or None
 
-    found = [Variable(0, names[0], "independent")]
-    for at, name in zip(layout.states, states, strict=True):
-        found.append(Variable(at, names[at], "local", initial="exact", start=start[at - 1], unit=unit_of(name)))
-    for at, state in zip(layout.rates, layout.states, strict=True):
-        found.append(Variable(at, names[at], "local", initial="calculated", derivative=state))
+    variables = [Variable(0, names[0], "independent")]
+    for reference, name in zip(layout.states, states, strict=True):
+        variables.append(
+            Variable(
+                reference, names[reference], "local", initial="exact", start=start[reference - 1], unit=unit_of(name)
+            )
+        )
+    for reference, state in zip(layout.rates, layout.states, strict=True):
+        variables.append(Variable(reference, names[reference], "local", initial="calculated", derivative=state))
     variability = "discrete" if one.solver.interpolation == "hold" else "continuous"
-    for at, name, value in zip(layout.inputs, one.inputs, inputs, strict=True):
-        found.append(Variable(at, names[at], "input", variability, start=value, unit=unit_of(name)))
-    for at, name in zip(layout.columns, itertools.cycle(one.states)):  # of bands too
-        found.append(Variable(at, names[at], "output", initial="calculated", unit=unit_of(name)))
-    found += [Variable(at, names[at], "input", "discrete", start=1.0) for at in layout.factors]
-    for at, name in zip(layout.shifts, jumping, strict=True):
-        found.append(Variable(at, names[at], "input", "discrete", start=0.0, unit=unit_of(name)))
-    return found + [Variable(at, names[at], "local", initial="calculated") for at in layout.levels]
+    for reference, name, value in zip(layout.inputs, one.inputs, inputs, strict=True):
+        variables.append(Variable(reference, names[reference], "input", variability, start=value, unit=unit_of(name)))
+    for reference, name in zip(layout.columns, itertools.cycle(one.states)):  # of bands too
+        variables.append(Variable(reference, names[reference], "output", initial="calculated", unit=unit_of(name)))
+    variables += [Variable(reference, names[reference], "input", "discrete", start=1.0) for reference in layout.factors]
+    for reference, name in zip(layout.shifts, jumping, strict=True):
+        variables.append(Variable(reference, names[reference], "input", "discrete", start=0.0, unit=unit_of(name)))
+    return variables + [
+        Variable(reference, names[reference], "local", initial="calculated") for reference in layout.levels
+    ]
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """The names on one line each, with a number behind one that was there before."""
-    found: list[str] = []
+    """Returns the names without line breaks, with a number appended to repeated ones."""
+    unique: list[str] = []
     for name in names:
         plain = "".join(c if c.isprintable() else "?" for c in name) or "?"
-        number, own = 1, plain
-        while own in found:
-            number, own = number + 1, f"{plain} ({number + 1})"
-        found.append(own)
-    return found
+        number, candidate = 1, plain
+        while candidate in unique:
+            number, candidate = number + 1, f"{plain} ({number + 1})"
+        unique.append(candidate)
+    return unique
 
 
 def add_variable(listed: XML.Element, each: Variable, second: bool) -> None:
@@ -266,23 +274,23 @@ def add_variable(listed: XML.Element, each: Variable, second: bool) -> None:
 
 
 def add_structure(root: XML.Element, layout: Layout, second: bool) -> None:
-    """Writes which variables are outputs, which derivatives of states, and which levels of triggers."""
-    found = XML.SubElement(root, "ModelStructure")
+    """Writes which variables are outputs, derivatives of states, and levels of triggers."""
+    structure = XML.SubElement(root, "ModelStructure")
     outputs, rates = layout.columns, layout.rates
     if second:
         for name, group in (("Outputs", outputs), ("Derivatives", rates), ("InitialUnknowns", sorted(outputs + rates))):
-            place = XML.SubElement(found, name)
-            for each in group:
-                XML.SubElement(place, "Unknown", index=str(each + 1))
+            place = XML.SubElement(structure, name)
+            for reference in group:
+                XML.SubElement(place, "Unknown", index=str(reference + 1))
         return
     groups = {"Output": outputs, "ContinuousStateDerivative": rates, "InitialUnknown": outputs + rates}
     for name, group in (groups | {"EventIndicator": layout.levels}).items():
-        for each in group:
-            XML.SubElement(found, name, valueReference=str(each))
+        for reference in group:
+            XML.SubElement(structure, name, valueReference=str(reference))
 
 
 def build_description() -> bytes:
-    """How to compile the sources, as version 3.0 says it."""
+    """Returns the build description of version 3.0, with the sources to compile."""
     root = XML.Element("fmiBuildDescription", fmiVersion="3.0")
     configuration = XML.SubElement(root, "BuildConfiguration", modelIdentifier=IDENTIFIER)
     files = XML.SubElement(configuration, "SourceFileSet", language="C99")
@@ -292,9 +300,9 @@ def build_description() -> bytes:
 
 
 def run_fmu(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What the unit of version 2.0 predicts in Co-Simulation, which that of 3.0 has to agree with in Model Exchange.
+    """Returns predictions from the unit of version 2.0 in Co-Simulation, checked with version 3.0 in Model Exchange.
 
-    FMPy loads them and checks their descriptions against the standard.
+    FMPy loads both units and checks their descriptions against the standard.
 
     **Raises:** `CannotExport` if they don't agree.
     """
@@ -315,14 +323,14 @@ def run_fmu(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> 
 
 
 class Unpacked(NamedTuple):
-    """A unit's description, which FMPy has checked, and the folder of its files."""
+    """A unit's description, checked by FMPy, and the folder of its files."""
 
     described: "ModelDescription"
     folder: str
 
 
 def unpack_fmu(path: Path, place: Path) -> Unpacked:
-    """Reads a unit, and unpacks it below a folder."""
+    """Reads a unit, and unpacks it inside a folder."""
     import fmpy
 
     described = fmpy.read_model_description(str(path), validate=True)
@@ -332,42 +340,42 @@ def unpack_fmu(path: Path, place: Path) -> Unpacked:
 def step_unit(
     unit: Unpacked, layout: Layout, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
 ) -> np.ndarray:
-    """What a unit of version 2.0 predicts in Co-Simulation, stepped from row to row."""
+    """Returns predictions from a unit of version 2.0 in Co-Simulation, stepped from row to row."""
     from fmpy.simulation import instantiate_fmu
 
-    own = cast("FMU2Slave", instantiate_fmu(unit.folder, unit.described, fmi_type="CoSimulation"))
-    at, first = start
-    own.setupExperiment(startTime=trial.t[at])
-    own.enterInitializationMode()
-    own.setReal(layout.states, list(first))
-    own.exitInitializationMode()
+    instance = cast("FMU2Slave", instantiate_fmu(unit.folder, unit.described, fmi_type="CoSimulation"))
+    first_row, first = start
+    instance.setupExperiment(startTime=trial.t[first_row])
+    instance.enterInitializationMode()
+    instance.setReal(layout.states, list(first))
+    instance.exitInitializationMode()
     rows = np.full((len(trial.t), len(layout.columns)), np.nan)
-    for row in range(at, len(trial.t)):
-        rows[row] = own.getReal(layout.columns)
+    for row in range(first_row, len(trial.t)):
+        rows[row] = instance.getReal(layout.columns)
         if row + 1 == len(trial.t):
             break
         length = trial.t[row + 1] - trial.t[row]
         if layout.inputs:
-            own.setReal(layout.inputs, list(trial.inputs[row]))
+            instance.setReal(layout.inputs, list(trial.inputs[row]))
         if trial.factor is not None and trial.shift is not None:
-            own.setReal([*layout.factors, *layout.shifts], [*trial.factor[row], *trial.shift[row]])
+            instance.setReal([*layout.factors, *layout.shifts], [*trial.factor[row], *trial.shift[row]])
         if layout.inputs and exported.one.solver.interpolation == "linear":
             slopes = (trial.inputs[row + 1] - trial.inputs[row]) / length
-            own.setRealInputDerivatives(layout.inputs, [1] * len(slopes), list(slopes))
-        own.doStep(trial.t[row], length)
-    own.terminate()
-    own.freeInstance()
+            instance.setRealInputDerivatives(layout.inputs, [1] * len(slopes), list(slopes))
+        instance.doStep(trial.t[row], length)
+    instance.terminate()
+    instance.freeInstance()
     return rows
 
 
-# The share of the highest level, as in the unit, below which a level is zero.
+# Share of the highest level below which a level counts as zero, as in the unit.
 AT_ZERO = 1e-9
 
 
 class Exchange:
-    """A unit of version 3.0 in Model Exchange, between two rows of a record after the other.
+    """A unit of version 3.0 in Model Exchange, advanced between consecutive rows of a record.
 
-    **Arguments:** `hold`: whether inputs stay as they are between two rows.
+    **Arguments:** `hold`: whether inputs are held between two rows.
     """
 
     def __init__(self, unit: Unpacked, layout: Layout, trial: CheckRecord, hold: bool):
@@ -377,11 +385,11 @@ class Exchange:
         self.layout, self.trial, self.hold, self.row = layout, trial, hold, 0
         self.rates, self.place = ((ctypes.c_double * len(layout.states))() for _ in range(2))
         self.indicators = (ctypes.c_double * len(layout.levels))()
-        # The highest that each level has been, and when the solver last began.
+        # The maximum of each level so far, and the time at which the solver last started.
         self.highest, self.begun = [0.0] * len(layout.levels), -np.inf
 
     def begin(self, row: int, y: np.ndarray) -> None:
-        """Starts at the states of a row."""
+        """Initializes the unit with the states of a row."""
         self.own.enterInitializationMode(startTime=self.trial.t[row])
         self.own.setFloat64(self.layout.states, list(y))
         self.own.exitInitializationMode()
@@ -390,24 +398,24 @@ class Exchange:
 
     def move_to(self, t: float, y: np.ndarray) -> None:
         """Sets time, states and inputs."""
-        own, trial, row = self.own, self.trial, self.row
-        own.setTime(t)
+        unit, trial, row = self.own, self.trial, self.row
+        unit.setTime(t)
         self.place[:] = y.tolist()
-        own.setContinuousStates(self.place, len(self.place))
+        unit.setContinuousStates(self.place, len(self.place))
         if self.layout.inputs:
             share = 0.0 if self.hold else (t - trial.t[row]) / (trial.t[row + 1] - trial.t[row])
-            own.setFloat64(
+            unit.setFloat64(
                 self.layout.inputs, list(trial.inputs[row] + share * np.diff(trial.inputs[row : row + 2], axis=0)[0])
             )
 
     def field(self, t: float, y: np.ndarray) -> list[float]:
-        """The derivatives of the states."""
+        """Returns the derivatives of the states."""
         self.move_to(t, y)
         self.own.getContinuousStateDerivatives(self.rates, len(self.rates))
         return list(self.rates)
 
     def indicator(self, which: int, t: float, y: np.ndarray) -> float:
-        """The level of a trigger; below zero at the beginning of a solve if it is zero there, where it has acted."""
+        """Returns the level of a trigger; -1 if it starts a solve at zero, where it has just acted."""
         self.move_to(t, y)
         self.own.getEventIndicators(self.indicators, len(self.indicators))
         level = self.indicators[which]
@@ -415,7 +423,7 @@ class Exchange:
         return -1.0 if t == self.begun and level <= AT_ZERO * self.highest[which] else level
 
     def handle_event(self, t: float, y: np.ndarray, jumps: Sequence[float] | None = None) -> np.ndarray:
-        """The states after an event.
+        """Returns the states after an event.
 
         **Arguments:** `jumps`: factors and shifts of the states.
         """
@@ -432,34 +440,36 @@ class Exchange:
 def integrate_unit(
     unit: Unpacked, layout: Layout, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
 ) -> np.ndarray:
-    """What a unit of version 3.0 predicts in Model Exchange, with a solver of SciPy between rows and events."""
+    """Returns predictions from a unit of version 3.0 in Model Exchange, solved by SciPy between rows and events."""
     from scipy.integrate import solve_ivp
 
-    own = Exchange(unit, layout, trial, exported.one.solver.interpolation == "hold")
-    at, y = start
-    own.begin(at, y)
+    exchange = Exchange(unit, layout, trial, exported.one.solver.interpolation == "hold")
+    first_row, y = start
+    exchange.begin(first_row, y)
     method = "Radau" if exported.steps.method == "radau5" else "DOP853"
     rows = np.full((len(trial.t), len(layout.columns)), np.nan)
-    events = [functools.partial(own.indicator, which) for which in range(len(layout.levels))]
-    for each in events:
-        vars(each).update(terminal=True, direction=-1)
-    for row in range(at, len(trial.t)):
-        own.row = min(row, len(trial.t) - 2)
-        own.move_to(trial.t[row], y)
-        rows[row] = own.own.getFloat64(layout.columns)
+    events = [functools.partial(exchange.indicator, which) for which in range(len(layout.levels))]
+    for event in events:
+        vars(event).update(terminal=True, direction=-1)
+    for row in range(first_row, len(trial.t)):
+        exchange.row = min(row, len(trial.t) - 2)
+        exchange.move_to(trial.t[row], y)
+        rows[row] = exchange.own.getFloat64(layout.columns)
         if row + 1 == len(trial.t):
             break
         if trial.factor is not None and trial.shift is not None:
-            y = own.handle_event(trial.t[row], y, [*trial.factor[row], *trial.shift[row]])
+            y = exchange.handle_event(trial.t[row], y, [*trial.factor[row], *trial.shift[row]])
         t, end = trial.t[row : row + 2]
-        # Levels may fall and rise again within a long step.
+        # Levels can fall and rise again within a long step.
         longest = (end - t) / 8 if events else np.inf
         while t < end:
-            size, own.begun = 1e-13 * np.maximum(np.abs(y), 1e-6), t
-            found = solve_ivp(own.field, (t, end), y, method, events=events, rtol=1e-9, atol=size, max_step=longest)
-            t, y = (found.t[-1], found.y[:, -1]) if found.success else (end, np.full_like(y, np.nan))
+            size, exchange.begun = 1e-13 * np.maximum(np.abs(y), 1e-6), t
+            solution = solve_ivp(
+                exchange.field, (t, end), y, method, events=events, rtol=1e-9, atol=size, max_step=longest
+            )
+            t, y = (solution.t[-1], solution.y[:, -1]) if solution.success else (end, np.full_like(y, np.nan))
             if events:
-                y = own.handle_event(t, y)
-    own.own.terminate()
-    own.own.freeInstance()
+                y = exchange.handle_event(t, y)
+    exchange.own.terminate()
+    exchange.own.freeInstance()
     return rows

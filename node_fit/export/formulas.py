@@ -18,26 +18,26 @@ from .functions import Exported
 from .latex import render_latex
 from .trials import CheckRecord, load_module, record_starts
 
-# The time derivatives of the states at a time, states and inputs.
+# Returns the time derivatives of the states at a time, states and inputs.
 Rates = Callable[[float, np.ndarray, np.ndarray], Sequence[float]]
 
 
 def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
-    """What formulas can't carry."""
-    found: list[str] = []
+    """Lists features of a model that formulas don't support."""
+    refusals: list[str] = []
     if not isinstance(exported.one.field, Known):
-        found.append(f"a field of the class {type(exported.one.field).__name__}; only known equations are formulas")
+        refusals.append(f"a field of the class {type(exported.one.field).__name__}; only known equations are formulas")
     if not isinstance(exported.one.observation, MeasuredStates):
-        found.append("channels that are no states")
+        refusals.append("channels that are no states")
     if len(exported.members) > 1:
-        found.append("an ensemble")
+        refusals.append("an ensemble")
     if exported.has_triggers:
-        found.append("triggers, at which its states jump")
-    return found
+        refusals.append("triggers, at which its states jump")
+    return refusals
 
 
 def render_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, str]:
-    """The module of formulas, and their LaTeX."""
+    """Renders the module of formulas and its LaTeX."""
     one, field = exported.one, exported.one.field
     assert isinstance(field, Known)
     constants = field.constants.as_dict()
@@ -64,7 +64,7 @@ def equations_by_state(field: Known, states: Sequence[str]) -> list[tuple[str, s
 
 
 def latex(module: str, exported: Exported) -> str:
-    """The equations in LaTeX; see `render_latex`.
+    """Renders the equations in LaTeX; see `render_latex`.
 
     **Arguments:** `module`: the formulas, as written above from a checked syntax tree.
     """
@@ -78,12 +78,12 @@ def latex(module: str, exported: Exported) -> str:
 
 
 def run_formulas(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What the formulas predict, evaluated by NumPy and solved by SciPy; the channels are states."""
+    """Returns predictions from the formulas, evaluated by NumPy and solved by SciPy; the channels are states."""
     return simulate_rates(load_module(folder / "formulas.py").as_function(), exported, trials)
 
 
 def simulate_rates(rates: Rates, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What rates predict of some records, solved by SciPy; the channels are states.
+    """Returns predictions from rates for some records, solved by SciPy; the channels are states.
 
     **Arguments:** `rates`: the time derivatives of the states at a time, states and inputs in the user's units.
     """
@@ -91,12 +91,12 @@ def simulate_rates(rates: Rates, exported: Exported, trials: Sequence[CheckRecor
 
     count = len(exported.one.states)
     method, kind = "Radau" if exported.steps.method == "radau5" else "DOP853", exported.one.solver.interpolation
-    found: list[np.ndarray] = []
-    for trial, (at, y) in zip(trials, record_starts(exported, trials), strict=True):
+    predictions: list[np.ndarray] = []
+    for trial, (first_row, y) in zip(trials, record_starts(exported, trials), strict=True):
         rows = np.full((len(trial.t), count), np.nan)
         with scope("x64"):
             inputs = np.stack([np.asarray(part)[0] for part in polynomials(trial.t[None], trial.inputs[None], kind)])
-        for row in range(at, len(trial.t)):
+        for row in range(first_row, len(trial.t)):
             rows[row] = y[:count]
             if row + 1 == len(trial.t):
                 break
@@ -110,5 +110,5 @@ def simulate_rates(rates: Rates, exported: Exported, trials: Sequence[CheckRecor
 
             size = 1e-12 * np.maximum(np.abs(y), 1e-9)
             y = solve_ivp(field, (float(ends[0]), float(ends[1])), y, method, ends[1:], rtol=1e-10, atol=size).y[:, -1]
-        found.append(rows)
-    return found
+        predictions.append(rows)
+    return predictions

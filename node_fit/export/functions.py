@@ -1,4 +1,4 @@
-"""What is exported of a model: its functions as programs, its names, scales and steps."""
+"""The exported parts of a model: its functions as programs, its names, scales and steps."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ from .tracing import CannotExport, Program, trace
 
 Precision = Literal["double", "float"]
 PRECISIONS: dict[str, str] = {"double": "x64", "float": "x32"}
-# Roundings of a level's terms that may add up in a step of an exported model.
+# Rounding errors of a level's terms that can add up in a step of an exported model.
 LEVEL_ROUNDINGS = 64
 # A function with the shapes of its arguments.
 Shaped = tuple[Callable[..., PyTree], *tuple[tuple[int, ...], ...]]
@@ -35,11 +35,11 @@ Method = Literal["tsit5", "radau5"]
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Steps of one length between two rows.
+    """Equal steps between two rows.
 
     - `method`: `tsit5`, or `radau5` (Radau IIA of order 5) for stiff models.
-    - `longest`: no step is longer [unit of time]; infinite if only `fewest` counts.
-    - `fewest`: steps between two rows, at the least.
+    - `longest`: maximum step size [unit of time]; infinite if only `fewest` applies.
+    - `fewest`: minimum number of steps between two rows.
     """
 
     method: Method
@@ -47,21 +47,21 @@ class Steps:
     fewest: int
 
     def between(self, interval: float) -> int:
-        """The number of steps in an interval [unit of time]."""
+        """Returns the number of steps in an interval [unit of time]."""
         return max(self.fewest, int(np.ceil(interval / self.longest * (1 - 1e-9))))
 
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """A model as targets see it.
+    """A model prepared for export.
 
-    - `model`: in the precision of the export.
-    - `members`: the programs of each member of an ensemble, by name; of a single model, one. See `member_functions`.
-    - `inputs_scaled`: the program that scales a row of inputs. `combined`: that of the mean and the edges of the band
-      from the scaled channels of all members; None for a single model.
+    - `model`: the model in the precision of the export.
+    - `members`: the programs of each member of an ensemble, by name; a single model has one. See `member_functions`.
+    - `inputs_scaled`: the program that scales a row of inputs. `combined`: the program that computes the mean and the
+      edges of the band from the scaled channels of all members; None for a single model.
     - `level`: the level of the band.
     - `steps`: the fixed steps.
-    - `confidence`: how sure the constants are, as in `summary.json`; empty where that is not known.
+    - `confidence`: confidence intervals of the constants, as in `summary.json`; empty if unknown.
     """
 
     model: NeuralODE | Ensemble
@@ -75,7 +75,7 @@ class Exported:
 
     @property
     def one(self) -> NeuralODE:
-        """A member, for what all members share."""
+        """One member, for properties that all members share."""
         return self.model.typical
 
     @property
@@ -88,13 +88,13 @@ class Exported:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of what is predicted: the channels, followed by the edges of their bands."""
+        """Names of the predictions: the channels, followed by the edges of their bands."""
         ends = ("", "_lower", "_upper") if self.combined else ("",)
         return tuple(name + end for end in ends for name in self.one.states)
 
     @property
     def rows_read(self) -> int:
-        """Rows that a start is read from."""
+        """Number of rows from which the initial state is estimated."""
         return self.one.start.rows if isinstance(self.one.start, Encoder) else 1
 
     @property
@@ -104,7 +104,7 @@ class Exported:
 
     @property
     def needs_given_start(self) -> bool:
-        """Whether node_fit fits the start of a trajectory, which the exported model has to be given."""
+        """Whether node_fit fits the initial state of a trajectory, which the exported model needs as an input."""
         return isinstance(self.one.start, Fitted)
 
     @property
@@ -122,54 +122,54 @@ class Exported:
     @property
     def horizon(self) -> float | None:
         """Time since the start of a record beyond which an ensemble has no bands."""
-        own = self.model.horizon if isinstance(self.model, Ensemble) else None
-        return None if own is None else own * (1 + 1e-6)
+        end = self.model.horizon if isinstance(self.model, Ensemble) else None
+        return None if end is None else end * (1 + 1e-6)
 
     @property
     def turns(self) -> Turns:
-        """The turn of each channel that is an angle, None of others."""
+        """The turn of each channel that is an angle, None for others."""
         return self.one.scaler.turns or (None,) * len(self.one.states)
 
     @property
     def digest(self) -> str:
-        """A digest of all numbers and of the structure of the model."""
+        """A digest of the numbers and the structure of the model."""
         return digest_of(self.model)
 
 
 def digest_of(model: NeuralODE | Ensemble) -> str:
-    """SHA-256 of the structure of a model and of its numbers in double precision."""
+    """Returns the SHA-256 of a model's structure and of its numbers in double precision."""
     leaves, structure = jax.tree.flatten(model)
-    found = hashlib.sha256(str(structure).encode())
+    checksum = hashlib.sha256(str(structure).encode())
     for leaf in leaves:
-        found.update(np.asarray(leaf, np.float64).tobytes() if hasattr(leaf, "dtype") else repr(leaf).encode())
-    return found.hexdigest()
+        checksum.update(np.asarray(leaf, np.float64).tobytes() if hasattr(leaf, "dtype") else repr(leaf).encode())
+    return checksum.hexdigest()
 
 
 def export_functions(model: NeuralODE | Ensemble, precision: Precision, steps: Steps, level: float = 0.9) -> Exported:
     """Traces all functions of a model.
 
-    **Arguments:** `level`: of an ensemble's band.
+    **Arguments:** `level`: level of an ensemble's band.
 
-    **Raises:** `CannotExport` if a part of it can't be.
+    **Raises:** `CannotExport` if a part of the model can't be exported.
     """
     mode = PRECISIONS[precision]
     with scope(mode):
         dtype = dtype_of(mode)
-        own = carry(model, dtype)
-        members = own.members if isinstance(own, Ensemble) else (own,)
-        one = own.typical
+        cast_model = carry(model, dtype)
+        members = cast_model.members if isinstance(cast_model, Ensemble) else (cast_model,)
+        one = cast_model.typical
         scaled = trace(functools.partial(scale_inputs, one), (len(one.inputs),), dtype=dtype)
         combined = None
-        if isinstance(own, Ensemble):
+        if isinstance(cast_model, Ensemble):
             shape = (len(members), len(one.states))
-            combined = trace(functools.partial(band_of_members, own, level=level), shape, dtype=dtype)
+            combined = trace(functools.partial(band_of_members, cast_model, level=level), shape, dtype=dtype)
         implicit = steps.method == "radau5"
         programs = tuple(member_programs(member, dtype, implicit) for member in members)
-        return Exported(own, precision, programs, scaled, combined, level, steps)
+        return Exported(cast_model, precision, programs, scaled, combined, level, steps)
 
 
 def member_programs(model: NeuralODE, dtype: np.dtype, implicit: bool) -> dict[str, Program]:
-    """The programs of a model by the names of `member_functions`."""
+    """Returns the programs of a model, by the names of `member_functions`."""
     functions = member_functions(model)
     if not implicit and not isinstance(model.start, Steady):
         del functions["slopes"]
@@ -177,36 +177,42 @@ def member_programs(model: NeuralODE, dtype: np.dtype, implicit: bool) -> dict[s
 
 
 def member_functions(model: NeuralODE) -> dict[str, Shaped]:
-    """The functions of a model, each with the shapes of its arguments.
+    """Returns the functions of a model, with the shapes of their arguments.
 
-    Scaled: `rates(t, z, v)` and their derivatives by the states (`slopes`); `outputs(z)`, the channels; of triggers,
-    `levels(t, z, v)`, how far they are above zero and its rounding (`heights`), and the states after each (`jumped`).
-    In the user's units: `field(t, y, u)` and its derivatives by the states (`jacobian`). From one to the other:
-    `states(z)`, `channels(z)`, `line(y)` from the user's states to scaled ones, and `start`, see `start_function`.
+    - In scaled units: `rates(t, z, v)` and their derivatives with respect to the states (`slopes`); `outputs(z)`, the
+      channels; for triggers, `levels(t, z, v)`, the levels less their rounding errors (`heights`), and the states
+      after each trigger (`jumped`).
+    - In the user's units: `field(t, y, u)` and its derivatives with respect to the states (`jacobian`).
+    - Between them: `states(z)`, `channels(z)`, `line(y)` from the user's states to scaled ones, and `start`; see
+      `start_function`.
     """
     states, inputs, channels = len(model.latent), len(model.inputs), len(model.states)
     rows = model.start.rows if isinstance(model.start, Encoder) else 1
-    here = ((), (states,), (inputs,))
-    scaler, own = model.scaler, model.system.scaler
+    shapes = ((), (states,), (inputs,))
+    scaler, latent_scaler = model.scaler, model.system.scaler
 
     def line(y: Float[Array, " state"]) -> Float[Array, " state"]:
-        return (columns_by_name(to_line, y, own.bounds) - own.state_shift) / own.state_scale
+        return (
+            columns_by_name(to_line, y, latent_scaler.bounds) - latent_scaler.state_shift
+        ) / latent_scaler.state_scale
 
     def back(z: Float[Array, " state"]) -> Float[Array, " state"]:
-        return columns_by_name(from_line, z * own.state_scale + own.state_shift, own.bounds)
+        return columns_by_name(
+            from_line, z * latent_scaler.state_scale + latent_scaler.state_shift, latent_scaler.bounds
+        )
 
     def outputs(z: Float[Array, " state"]) -> Float[Array, " channel"]:
-        # Formulas that read the time or inputs are refused by `export`.
+        # `export` rejects formulas that read the time or inputs.
         return model.channels(jnp.zeros((), z.dtype), z, jnp.zeros((inputs,), z.dtype))
 
     def observed(z: Float[Array, " state"]) -> Float[Array, " channel"]:
         return columns_by_name(from_line, outputs(z) * scaler.state_scale + scaler.state_shift, scaler.bounds)
 
-    found: dict[str, Shaped] = {
-        "rates": (model.field, *here),
-        "slopes": (jax.jacfwd(model.field, argnums=1), *here),
-        "field": (model.vector_field, *here),
-        "jacobian": (jax.jacfwd(model.vector_field, argnums=1), *here),
+    functions: dict[str, Shaped] = {
+        "rates": (model.field, *shapes),
+        "slopes": (jax.jacfwd(model.field, argnums=1), *shapes),
+        "field": (model.vector_field, *shapes),
+        "jacobian": (jax.jacfwd(model.vector_field, argnums=1), *shapes),
         "outputs": (outputs, (states,)),
         "channels": (observed, (states,)),
         "states": (back, (states,)),
@@ -220,31 +226,37 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
         def heights(t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]) -> Array:
             return field.levels(t, z, u) - LEVEL_ROUNDINGS * jnp.finfo(z.dtype).eps * field.sizes(t, z, u)
 
-        found |= {"levels": (field.levels, *here), "heights": (heights, *here), "jumped": (field.jumped, *here)}
-    return found
+        functions |= {
+            "levels": (field.levels, *shapes),
+            "heights": (heights, *shapes),
+            "jumped": (field.jumped, *shapes),
+        }
+    return functions
 
 
 def scale_inputs(model: NeuralODE, u: Float[Array, " input"]) -> Float[Array, " input"]:
-    """A row of inputs in scaled units."""
+    """Scales a row of inputs."""
     s = model.system.scaler
     return (columns_by_name(to_line, u, s.input_bounds) - s.input_shift) / s.input_scale
 
 
 def start_function(model: NeuralODE) -> Callable[..., Float[Array, " state"]]:
-    """The rule for starts as a function of some rows of a trajectory.
+    """Returns the rule for initial states as a function of some rows of a trajectory.
 
-    It is called with `(first, ys, us, ts, there, t)`: the first measured channels from the start on, NaN if there are
-    none, and rows of channels, NaN where not measured, of inputs, of times since the start, and of ones, or zeros for
-    rows that are not there; all in the user's units, angles without jumps. `t` is the time of the start in scaled
-    units. It returns the scaled states, which a `Steady` start only begins its search with.
+    Its arguments are `(first, ys, us, ts, there, t)`: the first measured channels from the start on (NaN if missing),
+    and rows of channels (NaN where not measured), of inputs, of times since the start, and of ones, or zeros for
+    missing rows; all in the user's units, with angles without jumps. `t` is the time of the start in scaled units. The
+    function returns the scaled states, which a `Steady` start uses as its initial guess.
     """
     past, scaler = model.start.past > 0, model.scaler
 
     def channels(y: Float[Array, "row channel"], bounds: Sequence[Bounds]) -> Float[Array, "row channel"]:
-        known = jnp.isfinite(y)
-        inside = jnp.stack([jnp.where(known[:, at], y[:, at], typical_of(pair)) for at, pair in enumerate(bounds)], 1)
+        finite = jnp.isfinite(y)
+        inside = jnp.stack(
+            [jnp.where(finite[:, column], y[:, column], typical_of(pair)) for column, pair in enumerate(bounds)], 1
+        )
         scaled = (columns_by_name(to_line, inside, bounds) - scaler.state_shift[None]) / scaler.state_scale[None]
-        return jnp.where(known, scaled, jnp.nan)
+        return jnp.where(finite, scaled, jnp.nan)
 
     def start(
         first: Float[Array, " channel"],
@@ -258,18 +270,18 @@ def start_function(model: NeuralODE) -> Callable[..., Float[Array, " state"]]:
             channels(rebased(ys, scaler.turns) if past else ys, scaler.bounds),
             channels(first[None], scaler.bounds),
         )
-        known = jnp.isfinite(scaled) & (there > 0)[:, None]
+        finite = jnp.isfinite(scaled) & (there > 0)[:, None]
         inputs, since = jax.vmap(lambda u: scale_inputs(model, u))(us)[None], (ts / scaler.time_scale)[None]
         filled = filled_rows(scaled)
-        table = jnp.concatenate([filled, known.astype(filled.dtype), inputs[0], since[0][:, None]], axis=1)
+        table = jnp.concatenate([filled, finite.astype(filled.dtype), inputs[0], since[0][:, None]], axis=1)
         seen = jnp.isfinite(begun)
         rows = slice(-1, None) if past else slice(None)
         batch = Batch(
             ts=since[:, rows],
-            ys=jnp.where(known, jnp.nan_to_num(scaled), 0)[None, rows],
+            ys=jnp.where(finite, jnp.nan_to_num(scaled), 0)[None, rows],
             us=inputs[:, rows],
-            mask=known[None, rows],
-            known=known[None, rows],
+            mask=finite[None, rows],
+            known=finite[None, rows],
             first=jnp.where(seen, jnp.nan_to_num(begun), 0),
             seen=seen,
             past=table[None] if past else table[None, :0],
@@ -279,8 +291,8 @@ def start_function(model: NeuralODE) -> Callable[..., Float[Array, " state"]]:
             driven=True,
         )
         rule = model.start
-        found = rule.initial(batch) if isinstance(rule, Fitted) else rule.estimate(refuse_to_simulate, batch)
-        return found[0]
+        states = rule.initial(batch) if isinstance(rule, Fitted) else rule.estimate(refuse_to_simulate, batch)
+        return states[0]
 
     return start
 
@@ -293,7 +305,7 @@ def refuse_to_simulate(*_: object) -> NoReturn:
 
 
 def typical_of(bounds: Bounds) -> float:
-    """A value within bounds."""
+    """Returns a value within bounds."""
     lower, upper = bounds
     if lower is not None and upper is not None:
         return (lower + upper) / 2
@@ -301,35 +313,35 @@ def typical_of(bounds: Bounds) -> float:
 
 
 def rebased(ys: Float[Array, "row channel"], turns: Turns) -> Float[Array, "row channel"]:
-    """Angles moved by whole turns so that the last known one is within half a turn of zero."""
-    columns = [ys[:, at] for at in range(ys.shape[1])]
-    for at, turn in enumerate(turns):
+    """Shifts angles by whole turns so that the last known one is within half a turn of zero."""
+    columns = [ys[:, column] for column in range(ys.shape[1])]
+    for column, turn in enumerate(turns):
         if turn:
             last = jnp.zeros((), ys.dtype)
             for row in range(ys.shape[0]):
-                last = jnp.where(jnp.isfinite(ys[row, at]), ys[row, at], last)
-            columns[at] = columns[at] + near(last, jnp.zeros((), ys.dtype), turn) - last
+                last = jnp.where(jnp.isfinite(ys[row, column]), ys[row, column], last)
+            columns[column] = columns[column] + near(last, jnp.zeros((), ys.dtype), turn) - last
     return jnp.stack(columns, axis=1)
 
 
 def filled_rows(ys: Float[Array, "row channel"]) -> Float[Array, "row channel"]:
-    """Missing values from the row before, else from the next that has some; 0 if none has."""
+    """Fills missing values from the previous row, else from the next one with a value, else with 0."""
     rows = [ys[row] for row in range(ys.shape[0])]
     for way in (range(1, len(rows)), range(len(rows) - 2, -1, -1)):
         for row in way:
             rows[row] = jnp.where(jnp.isfinite(rows[row]), rows[row], rows[row - way.step])
-    found = jnp.stack(rows)
-    return jnp.where(jnp.isfinite(found), found, 0)
+    filled = jnp.stack(rows)
+    return jnp.where(jnp.isfinite(filled), filled, 0)
 
 
 def band_of_members(
     ensemble: Ensemble, outputs: Float[Array, "member channel"], level: float
 ) -> tuple[Float[Array, " channel"], Float[Array, " channel"], Float[Array, " channel"]]:
-    """The members' mean and the edges of the band in the user's units; see `Ensemble.bands`."""
-    known = jnp.isfinite(outputs)
-    alive = known.sum(axis=0).astype(outputs.dtype)
-    mean = jnp.where(known, outputs, 0).sum(axis=0) / jnp.maximum(alive, 1)
-    squares = jnp.where(known, outputs - mean[None], 0) ** 2
+    """Returns the members' mean and the edges of the band in the user's units; see `Ensemble.bands`."""
+    finite = jnp.isfinite(outputs)
+    alive = finite.sum(axis=0).astype(outputs.dtype)
+    mean = jnp.where(finite, outputs, 0).sum(axis=0) / jnp.maximum(alive, 1)
+    squares = jnp.where(finite, outputs - mean[None], 0) ** 2
     spread = ensemble.gain**2 * squares.sum(axis=0) / jnp.maximum(alive - 1, 1)
     reach = ensemble.factor(level) * jnp.sqrt(spread + ensemble.noise**2)
     mean = jnp.where(alive > 0, mean, jnp.inf)

@@ -1,4 +1,4 @@
-"""The targets `stablehlo` and `onnx`: the field, a step and what is predicted as programs of arrays, for any batch."""
+"""The targets `stablehlo` and `onnx`: the field, a step and the predictions as batched array programs."""
 
 import io
 import os
@@ -28,9 +28,9 @@ from .trials import CheckRecord, record_starts
 NEWTON_TRIALS = 8
 LONGEST_CHECK = 600  # [s]
 PROGRAM_SUFFIX = ".stablehlo"
-# A place between two rows, or the length of a part of the way.
+# A place between two rows, or the length of a step, as a share of the interval.
 Share = float | Array
-# Inputs at a share of the way between two rows, and coefficients of their polynomial.
+# Inputs at a share of the interval between two rows, and coefficients of their polynomial.
 InputsAt = Callable[[Share], Array]
 Between = tuple[Array, ...]
 READ_BACK = """\
@@ -46,7 +46,7 @@ np.savez(sys.argv[3], *map(np.asarray, found))
 assert not any(name.startswith("node_fit") for name in sys.modules)
 """
 OPSET, IR_VERSION = 18, 9
-# Functions of single numbers that have the same arguments in ONNX.
+# Elementwise functions that have the same arguments in ONNX.
 ONNX_CALLED = {
     **{name: name.capitalize() for name in ("abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atanh")},
     **{name: name.capitalize() for name in ("ceil", "cos", "cosh", "div", "erf", "exp", "floor", "log", "max", "min")},
@@ -55,7 +55,7 @@ ONNX_CALLED = {
     **{"lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "eq": "Equal"},
     "logistic": "Sigmoid",
 }
-# What a loaded graph gives for some arguments.
+# Evaluates a loaded graph.
 Run = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 ONNX_REDUCED = {
     "reduce_sum": "ReduceSum",
@@ -66,31 +66,31 @@ ONNX_REDUCED = {
 
 
 def refusals_of_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
-    """What these programs can't carry."""
-    found: list[str] = []
+    """Lists features of a model that these programs don't support."""
+    refusals: list[str] = []
     if exported.has_triggers:
-        found.append("triggers, at which its states jump")
+        refusals.append("triggers, at which its states jump")
     if exported.is_steady:
-        found.append("a steady start, which a root finder gives")
-    return found
+        refusals.append("a steady start, which a root finder gives")
+    return refusals
 
 
 class Whole:
-    """The functions of all members of a model in JAX, of one trajectory and in the user's units."""
+    """The JAX functions of all members of a model, for one trajectory and in the user's units."""
 
     def __init__(self, exported: Exported):
         self.exported, self.steps = exported, exported.steps
         model: NeuralODE | Ensemble = exported.model
         self.members = model.members if isinstance(model, Ensemble) else (model,)
-        self.functions = [{name: each[0] for name, each in member_functions(m).items()} for m in self.members]
+        self.functions = [{name: shaped[0] for name, shaped in member_functions(m).items()} for m in self.members]
         self.one, self.size = exported.one, len(exported.one.latent)
         self.inputs, self.channels = len(self.one.inputs), len(self.one.states)
 
     def each(self, name: str, ys: Float[Array, " all"], *before: Array) -> list[Array]:
-        """What a function of each member gives for its own states."""
+        """Applies a function of each member to its own states."""
         return [
-            own[name](*before[:1], y, *before[1:]) if before else own[name](y)
-            for own, y in zip(self.functions, jnp.split(ys, len(self.members)), strict=True)
+            functions[name](*before[:1], y, *before[1:]) if before else functions[name](y)
+            for functions, y in zip(self.functions, jnp.split(ys, len(self.members)), strict=True)
         ]
 
     def field(self, t: Array, y: Float[Array, " all"], u: Float[Array, " input"]) -> Float[Array, " all"]:
@@ -108,7 +108,7 @@ class Whole:
     def step(
         self, t: Array, h: Array, y: Float[Array, " all"], u: Float[Array, " input"], v: Float[Array, " input"]
     ) -> Float[Array, " all"]:
-        """One step of the method, of length `h`; the inputs are `u` at its beginning and `v` at its end."""
+        """Takes one step of the method, of length `h`; the inputs are `u` at its beginning and `v` at its end."""
         scaler = self.one.system.scaler
         first = scale_inputs(self.one, u)
         hold = self.one.solver.interpolation == "hold"
@@ -120,12 +120,15 @@ class Whole:
     def one_step(
         self, t: Array, h: Array, z: Float[Array, " all"], between: Between, share: Share, part: Share
     ) -> Array:
-        """A step in scaled units; the inputs are a polynomial in the share of the way between two rows."""
+        """Takes a step in scaled units; the inputs are a polynomial in the share of the interval between two rows."""
         advance = implicit_step if self.steps.method == "radau5" else explicit_step
         inputs: InputsAt = lambda c: inputs_at(between, share + c * part)  # noqa: E731
         parts = jnp.split(z, len(self.members))
         return jnp.concatenate(
-            [advance(own["rates"], t, h, own_z, inputs) for own, own_z in zip(self.functions, parts, strict=True)]
+            [
+                advance(functions["rates"], t, h, member_z, inputs)
+                for functions, member_z in zip(self.functions, parts, strict=True)
+            ]
         )
 
     def simulate(
@@ -137,39 +140,43 @@ class Whole:
         shift: Float[Array, "row all"],
         start: Float[Array, " all"] | None = None,
     ) -> Float[Array, "row column"]:
-        """What is predicted in each row; arguments as of the module in NumPy."""
+        """Returns the predictions in each row; the arguments are those of the NumPy module."""
         scaler, rows = self.one.system.scaler, self.exported.rows_read
-        # Of a short record, the row before the last.
-        at = jnp.clip(jnp.asarray(t.shape[0]) - 2, 0, rows - 1) if self.exported.reads_past else jnp.zeros((), int)
-        begun = self.start(t, y, u, at) if start is None else jnp.concatenate(self.each("line", start))
-        ts = (t - t[at]) / scaler.time_scale
-        origin = (t[at] - scaler.time_shift) / scaler.time_scale
+        # The second-to-last row of a short record.
+        first_row = (
+            jnp.clip(jnp.asarray(t.shape[0]) - 2, 0, rows - 1) if self.exported.reads_past else jnp.zeros((), int)
+        )
+        begun = self.start(t, y, u, first_row) if start is None else jnp.concatenate(self.each("line", start))
+        ts = (t - t[first_row]) / scaler.time_scale
+        origin = (t[first_row] - scaler.time_shift) / scaler.time_scale
         kind = self.one.solver.interpolation
         between = tuple(
-            each[0] for each in polynomials(ts[None], jax.vmap(lambda row: scale_inputs(self.one, row))(u)[None], kind)
+            part[0] for part in polynomials(ts[None], jax.vmap(lambda row: scale_inputs(self.one, row))(u)[None], kind)
         )
         between = between if self.inputs else between[:1]
         horizon = self.exported.horizon
 
         def through(z: Array, interval: tuple[PyTree, ...]) -> tuple[Array, Array]:
-            number, begin, length, times, plus, own = interval
+            number, begin, length, times, plus, coefficients = interval
             now = self.observe_scaled(z)
             users = jnp.concatenate(self.each("states", z))
             changes = (times != 1) | (plus != 0)
             jumped = jnp.concatenate(self.each("line", jnp.where(changes, times * users + plus, users)))
-            z = jnp.where(number < at, z, self.march(origin + begin, length, jnp.where(changes, jumped, z), own))
+            z = jnp.where(
+                number < first_row, z, self.march(origin + begin, length, jnp.where(changes, jumped, z), coefficients)
+            )
             return z, now
 
         gaps, numbers = ts[1:] - ts[:-1], jnp.arange(t.shape[0] - 1)
-        end, found = jax.lax.scan(through, begun, (numbers, ts[:-1], gaps, factor[:-1], shift[:-1], between))
-        columns = jnp.concatenate([found, self.observe_scaled(end)[None]])
+        end, predicted = jax.lax.scan(through, begun, (numbers, ts[:-1], gaps, factor[:-1], shift[:-1], between))
+        columns = jnp.concatenate([predicted, self.observe_scaled(end)[None]])
         edge = jnp.arange(columns.shape[1]) >= self.channels
         if horizon is not None:
             columns = jnp.where((t - t[0] > horizon)[:, None] & edge[None], jnp.nan, columns)
-        return jnp.where((jnp.arange(t.shape[0]) < at)[:, None], jnp.nan, columns)
+        return jnp.where((jnp.arange(t.shape[0]) < first_row)[:, None], jnp.nan, columns)
 
     def march(self, t: Array, length: Array, z: Float[Array, " all"], between: Between) -> Float[Array, " all"]:
-        """Goes through an interval in equal steps."""
+        """Integrates over an interval in equal steps."""
         longest = self.steps.longest / self.one.system.scaler.time_scale
         count = jnp.maximum(jnp.ceil(length / longest * (1 - 1e-9)), self.steps.fewest).astype(int)
         part = 1 / count.astype(z.dtype)
@@ -183,77 +190,77 @@ class Whole:
     def start(
         self, t: Float[Array, " row"], y: Float[Array, "row channel"], u: Float[Array, "row input"], at: Int[Array, ""]
     ) -> Float[Array, " all"]:
-        """The scaled states in the row `at`, from the rows that the rule reads, of which a record may have fewer."""
+        """Returns the scaled states in the row `at`, from the rows that the rule reads; a record can have fewer."""
         rows, scaler, past = self.exported.rows_read, self.one.system.scaler, self.exported.reads_past
         count = jnp.asarray(t.shape[0])
         place = rows - 1 if past else 0
         row = at + jnp.arange(rows) - place
-        source, there = jnp.clip(row, 0, count - 1), (row >= 0) & (row < count)
+        source, is_row = jnp.clip(row, 0, count - 1), (row >= 0) & (row < count)
         read = jnp.where((row < count)[:, None], y[source], jnp.nan)
         ys = jnp.stack([unwrapped(read[:, c], turn) for c, turn in enumerate(self.exported.turns)], axis=1)
-        known = jnp.isfinite(y) & (jnp.arange(t.shape[0]) >= at)[:, None]
-        first = jnp.take_along_axis(y, jnp.argmax(known, axis=0)[None], axis=0)[0]
+        finite = jnp.isfinite(y) & (jnp.arange(t.shape[0]) >= at)[:, None]
+        first = jnp.take_along_axis(y, jnp.argmax(finite, axis=0)[None], axis=0)[0]
         turns = [turn or 1.0 for turn in self.exported.turns]
         wrapped = first - jnp.asarray(turns, y.dtype) * jnp.floor(first / jnp.asarray(turns, y.dtype) + 0.5)
         first = jnp.where(jnp.asarray([bool(turn) for turn in self.exported.turns]), wrapped, first)
         first = jnp.where(jnp.isfinite(ys[place]), ys[place], first)
-        given = first, ys, u[source], t[source] - t[at], there.astype(y.dtype)
+        arguments = first, ys, u[source], t[source] - t[at], is_row.astype(y.dtype)
         origin = (t[at] - scaler.time_shift) / scaler.time_scale
-        return jnp.concatenate([own["start"](*given, origin) for own in self.functions])
+        return jnp.concatenate([functions["start"](*arguments, origin) for functions in self.functions])
 
 
 def unwrapped(column: Float[Array, " row"], turn: float | None) -> Float[Array, " row"]:
-    """An angle without jumps, the first within half a turn of zero."""
+    """Returns an angle without jumps, whose first value is within half a turn of zero."""
     if not turn:
         return column
     last = jnp.zeros((), column.dtype)
-    found: list[Array] = []
+    values: list[Array] = []
     for row in range(column.shape[0]):
-        found.append(near(column[row], last, turn))
-        last = jnp.where(jnp.isfinite(column[row]), found[-1], last)
-    return jnp.stack(found)
+        values.append(near(column[row], last, turn))
+        last = jnp.where(jnp.isfinite(column[row]), values[-1], last)
+    return jnp.stack(values)
 
 
 def inputs_at(between: Between, share: Share) -> Array:
-    found = between[-1]
+    value = between[-1]
     for coefficient in between[-2::-1]:
-        found = coefficient + share * found
-    return found
+        value = coefficient + share * value
+    return value
 
 
 def explicit_step(rates: VectorField, t: Array, h: Array, z: Array, inputs: InputsAt) -> Array:
-    """A step of Tsitouras' method."""
+    """Takes a step of Tsitouras' method."""
     a, b, c = tsitouras()
     stages: list[Array] = []
     for row, node in zip(a, c, strict=True):
-        there = z + h * sum((float(w) * k for w, k in zip(row, stages, strict=False)), jnp.zeros_like(z))
-        stages.append(rates(t + float(node) * h, there, inputs(float(node))))
+        stage_z = z + h * sum((float(w) * k for w, k in zip(row, stages, strict=False)), jnp.zeros_like(z))
+        stages.append(rates(t + float(node) * h, stage_z, inputs(float(node))))
     return z + h * sum((float(w) * k for w, k in zip(b, stages, strict=True)), jnp.zeros_like(z))
 
 
 def implicit_step(rates: VectorField, t: Array, h: Array, z: Array, inputs: InputsAt) -> Array:
-    """A step of Radau IIA of order 5."""
+    """Takes a step of Radau IIA of order 5."""
     weights, size = jnp.asarray(RADAU_A, z.dtype), z.shape[0]
     slopes = jax.jacfwd(rates, argnums=1)
 
     def better(_: int | Array, d: Array) -> Array:
-        here = [(t + float(c) * h, z + d[k], inputs(float(c))) for k, c in enumerate(RADAU_C)]
-        rest = -d + h * weights @ jnp.stack([rates(*each) for each in here])
-        blocks = jnp.stack([slopes(*each) for each in here])
+        nodes = [(t + float(c) * h, z + d[k], inputs(float(c))) for k, c in enumerate(RADAU_C)]
+        residual = -d + h * weights @ jnp.stack([rates(*node) for node in nodes])
+        blocks = jnp.stack([slopes(*node) for node in nodes])
         matrix = jnp.eye(3 * size, dtype=z.dtype) - h * (
             weights[:, None, :, None] * blocks.transpose(1, 0, 2)[None]
         ).reshape(3 * size, 3 * size)
-        return d + jnp.linalg.solve(matrix, rest.reshape(-1)).reshape(3, size)
+        return d + jnp.linalg.solve(matrix, residual.reshape(-1)).reshape(3, size)
 
     return z + jax.lax.fori_loop(0, NEWTON_TRIALS, better, jnp.zeros((3, size), z.dtype))[2]
 
 
 def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, bytes]:
-    """The programs by their names, each as `jax.export` serialises it."""
+    """Renders the programs, by name, as serialised by `jax.export`."""
     from jax import export as jax_export
 
-    whole, dtype = Whole(exported), exported.dtype
-    states, inputs, channels = len(whole.members) * whole.size, whole.inputs, whole.channels
+    functions, dtype = Whole(exported), exported.dtype
+    states, inputs, channels = len(functions.members) * functions.size, functions.inputs, functions.channels
     with scope(PRECISIONS[exported.precision]):
         batch, rows = jax_export.symbolic_shape("batch, rows", constraints=["rows >= 2"])
         (single,) = jax_export.symbolic_shape("batch")
@@ -265,33 +272,37 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
         }
         if exported.needs_given_start:
             shapes["simulate"] = (*shapes["simulate"], (states,))
-        found: dict[str, bytes] = {}
-        for name, each in shapes.items():
-            several = batch if name == "simulate" else single
-            given = [jax.ShapeDtypeStruct((several, *shape), dtype) for shape in each]
-            own: Callable[..., Array] = getattr(whole, name)
-            program = jax_export.export(jax.jit(jax.vmap(own)))(*given)
-            found[name + PROGRAM_SUFFIX] = bytes(program.serialize())
-    return found
+        files: dict[str, bytes] = {}
+        for name, axes in shapes.items():
+            batch_axis = batch if name == "simulate" else single
+            arguments = [jax.ShapeDtypeStruct((batch_axis, *shape), dtype) for shape in axes]
+            function: Callable[..., Array] = getattr(functions, name)
+            program = jax_export.export(jax.jit(jax.vmap(function)))(*arguments)
+            files[name + PROGRAM_SUFFIX] = bytes(program.serialize())
+    return files
 
 
 def run_stablehlo(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What the program predicts of some records in a process that imports JAX alone."""
+    """Returns predictions from the program for some records, in a process that imports only JAX."""
     lengths = sorted({len(trial.t) for trial in trials})
     states = len(exported.members) * len(exported.one.latent)
     arrays: dict[str, np.ndarray] = {}
-    groups = [[at for at, trial in enumerate(trials) if len(trial.t) == length] for length in lengths]
+    groups = [[index for index, trial in enumerate(trials) if len(trial.t) == length] for length in lengths]
     for number, group in enumerate(groups):
-        some = [trials[at] for at in group]
+        records = [trials[index] for index in group]
         parts = {
-            "t": [each.t for each in some],
-            "y": [each.channels for each in some],
-            "u": [each.inputs for each in some],
-            "factor": [np.ones((len(each.t), states)) if each.factor is None else each.factor for each in some],
-            "shift": [np.zeros((len(each.t), states)) if each.shift is None else each.shift for each in some],
+            "t": [record.t for record in records],
+            "y": [record.channels for record in records],
+            "u": [record.inputs for record in records],
+            "factor": [
+                np.ones((len(record.t), states)) if record.factor is None else record.factor for record in records
+            ],
+            "shift": [
+                np.zeros((len(record.t), states)) if record.shift is None else record.shift for record in records
+            ],
         }
-        if some[0].start is not None:
-            parts["start"] = [each.start for each in some]
+        if records[0].start is not None:
+            parts["start"] = [record.start for record in records]
         arrays |= {f"{name}{number}": np.stack(part).astype(exported.dtype) for name, part in parts.items()}
     np.savez(folder / "given.npz", allow_pickle=False, **arrays)
     words = [sys.executable, "-c", READ_BACK, f"simulate{PROGRAM_SUFFIX}", "given.npz", "found.npz"]
@@ -301,23 +312,23 @@ def run_stablehlo(folder: Path, exported: Exported, trials: Sequence[CheckRecord
         raise RuntimeError(f"the program can't be read back: {done.stderr[-2000:]}")
     saved = np.load(folder / "found.npz")
     by_place = {
-        at: saved[f"arr_{number}"][place] for number, group in enumerate(groups) for place, at in enumerate(group)
+        index: saved[f"arr_{number}"][place] for number, group in enumerate(groups) for place, index in enumerate(group)
     }
-    return [np.asarray(by_place[at], np.float64) for at in range(len(trials))]
+    return [np.asarray(by_place[index], np.float64) for index in range(len(trials))]
 
 
 def refusals_of_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
-    """What these graphs can't carry."""
-    found: list[str] = []
+    """Lists features of a model that these graphs don't support."""
+    refusals: list[str] = []
     if exported.steps.method == "radau5":
-        found.append("implicit steps of a stiff model, which solve linear equations; use c, numpy or stablehlo")
+        refusals.append("implicit steps of a stiff model, which solve linear equations; use c, numpy or stablehlo")
     if exported.has_triggers:
-        found.append("triggers, at which its states jump")
-    return found
+        refusals.append("triggers, at which its states jump")
+    return refusals
 
 
 class Graph:
-    """A graph in the making; every array has an axis for the batch in front, and is flat behind it."""
+    """A graph under construction; every array has a leading batch axis, followed by one flat axis."""
 
     def __init__(self, onnx: ModuleType, name: str, arguments: Sequence[str], dtype: DTypeLike):
         self.onnx, self.name, self.arguments, self.dtype = onnx, name, arguments, np.dtype(dtype)
@@ -328,13 +339,13 @@ class Graph:
         self.batch = ""
 
     def node(self, kind: str, *inputs: str, **attributes: int) -> str:
-        """The name of what a node gives."""
+        """Adds a node, and returns the name of its output."""
         output = f"x{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [output], **attributes))
         return output
 
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> str:
-        """The name of a constant; equal ones, such as the weights in all stages of a step, are kept once."""
+        """Returns the name of a constant; equal ones, such as the weights in all stages of a step, are stored once."""
         array = np.ascontiguousarray(values, self.dtype if dtype is None else dtype)
         key = str(array.dtype), array.shape, array.tobytes()
         if key not in self.constants:
@@ -343,7 +354,7 @@ class Graph:
         return self.constants[key]
 
     def read(self, operand: Operand, whole: bool = False) -> str:
-        """An operand; a constant has a batch of 1, or with `whole` that of the arguments."""
+        """Returns the name of an operand; a constant has a batch of 1, or with `whole` that of the arguments."""
         if isinstance(operand, Value):
             return self.texts[id(operand)]
         name = self.constant(operand.reshape(1, -1), operand.dtype)
@@ -353,20 +364,20 @@ class Graph:
         return self.node("Expand", name, shape)
 
     def model(self, program: Program) -> bytes:
-        """The graph of a program, as a file."""
+        """Returns the graph of a program as the content of a file."""
         helper = self.onnx.helper
         kind = helper.np_dtype_to_tensor_dtype(self.dtype)
-        given: list[object] = []
+        inputs: list[object] = []
         for name, value in zip(self.arguments, program.arguments, strict=True):
             self.texts[id(value)] = name
-            given.append(helper.make_tensor_value_info(name, kind, ["batch", value.size]))
+            inputs.append(helper.make_tensor_value_info(name, kind, ["batch", value.size]))
         self.batch = self.node("Shape", self.arguments[0], start=0, end=1)
         for operation in program.operations:
             self.texts[id(operation.output)] = self.apply(operation)
         (result,) = program.results
         self.nodes.append(helper.make_node("Identity", [self.read(result, whole=True)], ["result"]))
         output = helper.make_tensor_value_info("result", kind, ["batch", result.size])
-        graph = helper.make_graph(self.nodes, self.name, given, [output], self.initializers)
+        graph = helper.make_graph(self.nodes, self.name, inputs, [output], self.initializers)
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
         self.onnx.checker.check_model(made)
         file = io.BytesIO()
@@ -374,7 +385,7 @@ class Graph:
         return file.getvalue()
 
     def apply(self, operation: Operation) -> str:
-        """The name of an operation's output."""
+        """Adds an operation, and returns the name of its output."""
         name = operation.name
         if name == TAKE:
             return self.take(operation)
@@ -384,35 +395,35 @@ class Graph:
             rows, count = operation.inputs[0].shape
             shaped = self.reshaped(operation.inputs[0], (-1, rows, count))
             return self.node(ONNX_REDUCED[name], shaped, self.constant([2], np.int64), keepdims=0)
-        given = [self.read(each) for each in operation.inputs]
+        operands = [self.read(operand) for operand in operation.inputs]
         if name in ONNX_CALLED:
-            return self.node(ONNX_CALLED[name], *given)
+            return self.node(ONNX_CALLED[name], *operands)
         match name:
             case "integer_pow":
-                return self.node("Pow", given[0], self.constant([[operation.power]]))
+                return self.node("Pow", operands[0], self.constant([[operation.power]]))
             case "square":
-                return self.node("Mul", given[0], given[0])
+                return self.node("Mul", operands[0], operands[0])
             case "rsqrt":
-                return self.node("Reciprocal", self.node("Sqrt", given[0]))
+                return self.node("Reciprocal", self.node("Sqrt", operands[0]))
             case "log1p":
-                return self.node("Log", self.node("Add", given[0], self.constant([[1]])))
+                return self.node("Log", self.node("Add", operands[0], self.constant([[1]])))
             case "expm1":
-                return self.node("Sub", self.node("Exp", given[0]), self.constant([[1]]))
+                return self.node("Sub", self.node("Exp", operands[0]), self.constant([[1]]))
             case "exp2":
-                return self.node("Pow", self.constant([[2]]), given[0])
+                return self.node("Pow", self.constant([[2]]), operands[0])
             case "rem":
-                return self.node("Mod", *given, fmod=1)
+                return self.node("Mod", *operands, fmod=1)
             case "ne":
-                return self.node("Not", self.node("Equal", *given))
+                return self.node("Not", self.node("Equal", *operands))
             case "is_finite":
-                # A number that is not finite is not equal to itself less itself.
-                zero = self.node("Sub", given[0], given[0])
+                # x - x is zero only for a finite x.
+                zero = self.node("Sub", operands[0], operands[0])
                 return self.node("Equal", zero, self.constant([[0]]))
-            case "select_n" if len(given) == 3:
-                return self.node("Where", given[0], given[2], given[1])
+            case "select_n" if len(operands) == 3:
+                return self.node("Where", operands[0], operands[2], operands[1])
             case "convert_element_type":
                 kind = self.onnx.helper.np_dtype_to_tensor_dtype(operation.output.dtype)
-                return self.node("Cast", given[0], to=kind)
+                return self.node("Cast", operands[0], to=kind)
             case _:
                 raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in ONNX.")
 
@@ -420,8 +431,8 @@ class Graph:
         places, inputs = operation.places.ravel(), operation.inputs
         text = self.read(inputs[0])
         if len(inputs) > 1:
-            text = self.node("Concat", *(self.read(each, whole=True) for each in inputs), axis=1)
-        size = sum(each.size for each in inputs)
+            text = self.node("Concat", *(self.read(operand, whole=True) for operand in inputs), axis=1)
+        size = sum(operand.size for operand in inputs)
         if len(places) == size and (places == np.arange(size)).all():
             return text
         return self.node("Gather", text, self.constant(places, np.int64), axis=1)
@@ -446,7 +457,7 @@ class Graph:
 
 
 def with_blanks(function: Callable[..., Array], blanks: tuple[np.ndarray, ...]) -> Callable[..., Array]:
-    """A function of its first arguments; the others are empty."""
+    """Returns the function of the first arguments, with empty arrays for the others."""
 
     def of_first(*given: Array) -> Array:
         return function(*given, *blanks)
@@ -455,30 +466,30 @@ def with_blanks(function: Callable[..., Array], blanks: tuple[np.ndarray, ...]) 
 
 
 def render_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, bytes]:
-    """The graphs by their names."""
+    """Renders the graphs, by name."""
     import onnx
 
-    whole, dtype = Whole(exported), exported.dtype
-    states, inputs = len(whole.members) * whole.size, whole.inputs
-    # A graph has no empty arguments.
+    functions, dtype = Whole(exported), exported.dtype
+    states, inputs = len(functions.members) * functions.size, functions.inputs
+    # A graph can't have empty arguments.
     ends = {"u": (inputs,), "v": (inputs,)} if inputs else {}
     arguments = {
         "field": {"t": (), "y": (states,)} | {name: shape for name, shape in ends.items() if name == "u"},
         "step": {"t": (), "h": (), "y": (states,)} | ends,
         "observe": {"y": (states,)},
     }
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     with scope(PRECISIONS[exported.precision]):
         for name, shapes in arguments.items():
-            own = getattr(whole, name)
+            function = getattr(functions, name)
             missing = 0 if inputs or name == "observe" else 1 + (name == "step")
-            program = trace(with_blanks(own, (np.zeros(0, dtype),) * missing), *shapes.values(), dtype=dtype)
-            found[f"{name}.onnx"] = Graph(onnx, name, list(shapes), dtype).model(program)
-    return found
+            program = trace(with_blanks(function, (np.zeros(0, dtype),) * missing), *shapes.values(), dtype=dtype)
+            files[f"{name}.onnx"] = Graph(onnx, name, list(shapes), dtype).model(program)
+    return files
 
 
 def run_onnx(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What the graphs predict of some records, stepped from row to row."""
+    """Returns predictions from the graphs for some records, stepped from row to row."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -488,13 +499,13 @@ def run_onnx(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) ->
         session = onnxruntime.InferenceSession(
             str(folder / f"{name}.onnx"), options, providers=["CPUExecutionProvider"]
         )
-        wanted = [each.name for each in session.get_inputs()]
+        wanted = [argument.name for argument in session.get_inputs()]
         return lambda given: np.asarray(session.run(None, {name: given[name] for name in wanted})[0])
 
     try:
         step, observe = load("step"), load("observe")
         load("field")
-    except Exception as error:  # Its classes have no common base.
+    except Exception as error:  # The exceptions of onnxruntime have no common base.
         if "NOT_IMPLEMENTED" in str(error):
             raise CannotExport(f"onnxruntime lacks a function that the model needs: {str(error)[:300]}") from None
         raise
@@ -507,11 +518,11 @@ def run_onnx(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) ->
 def step_graphs(
     step: Run, observe: Run, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
 ) -> np.ndarray:
-    """What the graphs predict of one record."""
-    at, first = start
+    """Returns predictions from the graphs for one record."""
+    first_row, first = start
     dtype, hold = exported.dtype, exported.one.solver.interpolation == "hold"
     y, rows = first.astype(dtype)[None], np.full((len(trial.t), len(exported.columns)), np.nan)
-    for row in range(at, len(trial.t)):
+    for row in range(first_row, len(trial.t)):
         rows[row] = observe({"y": y})[0]
         if exported.horizon is not None and trial.t[row] - trial.t[0] > exported.horizon:
             rows[row, len(exported.one.states) :] = np.nan
@@ -521,11 +532,11 @@ def step_graphs(
             y = (trial.factor[row] * y + trial.shift[row]).astype(dtype)
         length = trial.t[row + 1] - trial.t[row]
         count = exported.steps.between(length)
-        left, rise = trial.inputs[row], trial.inputs[row + 1] - trial.inputs[row]
+        base, rise = trial.inputs[row], trial.inputs[row + 1] - trial.inputs[row]
         for n in range(count):
-            given = {"t": trial.t[row] + n * length / count, "h": length / count, "y": y[0]}
-            if len(left):
+            arguments = {"t": trial.t[row] + n * length / count, "h": length / count, "y": y[0]}
+            if len(base):
                 ends = (0, 0) if hold else (n / count, (n + 1) / count)
-                given |= {"u": left + ends[0] * rise, "v": left + ends[1] * rise}
-            y = step({name: np.reshape(value, (1, -1)).astype(dtype) for name, value in given.items()})
+                arguments |= {"u": base + ends[0] * rise, "v": base + ends[1] * rise}
+            y = step({name: np.reshape(value, (1, -1)).astype(dtype) for name, value in arguments.items()})
     return rows

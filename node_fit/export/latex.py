@@ -22,7 +22,7 @@ SPECIAL = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{"°": r"$^\circ$", "µ": r"$\mu$", "μ": r"$\mu$", "·": r"$\cdot$", "Ω": r"$\Omega$", "\n": " "},
 }
-# Digits of numbers.
+# Significant digits of numbers.
 DIGITS_SHOWN = 4
 
 
@@ -35,13 +35,13 @@ def render_latex(
     confidence: Json,
     version: str,
 ) -> str:
-    """The equations with symbols and with numbers, the variables with units, and the constants with intervals.
+    """Renders equations with symbols and with numbers, variables with units, and constants with intervals.
 
     **Arguments:**
 
-    - `rates`: the time derivative of each state. `symbols`: by name, also of the time and of inputs.
-    - `constants`: their fitted values.
-    - `confidence`: `level` and `constants` with `lower` and `upper`, as in `summary.json`; may lack them.
+    - `rates`: the time derivative of each state. `symbols`: by name, including the time and inputs.
+    - `constants`: fitted values.
+    - `confidence`: `level` and `constants` with `lower` and `upper`, as in `summary.json`; both are optional.
     """
     variables = [time, *rates, *(name for name in symbols if name not in (*rates, *constants, time))]
     parts = [HEADER.format(version=version), align_equations(rates, symbols, time, {})]
@@ -50,8 +50,8 @@ def render_latex(
         parts.append("% The same with the fitted numbers.\n" + align_equations(rates, symbols, time, values))
     parts.append(render_table(("Symbol", "Name", "Unit"), "lll", [name_row(name, units) for name in variables]))
     if constants:
-        own = confidence.get("constants")
-        intervals = own if is_json(own) else {}
+        stored = confidence.get("constants")
+        intervals = stored if is_json(stored) else {}
         rows = [
             [f"${as_symbol(name)}$", render_number(value), *interval_of_constant(intervals.get(name))]
             for name, value in constants.items()
@@ -68,10 +68,10 @@ def align_equations(
     time: str,
     values: Mapping["sympy.Symbol", float],
 ) -> str:
-    """An `align` environment of the equations, with these values in the places of constants."""
+    """Returns an `align` environment of the equations, with these values substituted for constants."""
     import sympy
 
-    # SymPy sorts factors by names, so that constants come first by other names: `k x`, not `X k`.
+    # SymPy sorts factors by name; stand-in names put constants first: `k x`, not `X k`.
     places = sorted(symbols, key=lambda name: name in (*rates, time))
     stand_ins = {symbols[name]: sympy.Symbol(f"{place:06d}") for place, name in enumerate(places)}
     names = {stand_ins[symbol]: as_symbol(name) for name, symbol in symbols.items()}
@@ -79,17 +79,17 @@ def align_equations(
     for name, rate in rates.items():
         shown = rate.subs(values)
         rounded: dict[sympy.Expr, sympy.Expr] = {
-            each: sympy.Float(each, DIGITS_SHOWN) for each in shown.atoms(sympy.Float)
+            number: sympy.Float(number, DIGITS_SHOWN) for number in shown.atoms(sympy.Float)
         }
         shown = shown.xreplace({**rounded, **stand_ins})
         text = sympy.latex(shown, symbol_names=names, mul_symbol=r" \, ")
-        left = rf"\frac{{\mathrm{{d}}\,{as_symbol(name)}}}{{\mathrm{{d}}\,{as_symbol(time)}}}"
-        lines.append(f"{left} &= {text}")
+        derivative = rf"\frac{{\mathrm{{d}}\,{as_symbol(name)}}}{{\mathrm{{d}}\,{as_symbol(time)}}}"
+        lines.append(f"{derivative} &= {text}")
     return "\\begin{align}\n" + " \\\\\n".join(lines) + "\n\\end{align}\n"
 
 
 def render_table(titles: Sequence[str], columns: str, rows: Sequence[Sequence[str]]) -> str:
-    body = [" & ".join(each) + r" \\" for each in rows]
+    body = [" & ".join(row) + r" \\" for row in rows]
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", " & ".join(titles) + r" \\", r"\hline", *body, r"\hline"]
     return "\n".join(["\\begin{center}", *lines, r"\end{tabular}", "\\end{center}", ""])
 
@@ -99,9 +99,10 @@ def name_row(name: str, units: Mapping[str, str]) -> list[str]:
 
 
 def as_symbol(name: str) -> str:
-    r"""A name in mathematics: `k_el` is `k_{\mathrm{el}}`.
+    r"""Returns a name in mathematical notation: `k_el` becomes `k_{\mathrm{el}}`.
 
-    One letter is italic, a Greek one is drawn, a word is upright; what follows `_`, and digits at the end, are below.
+    Single letters are italic, names of Greek letters become symbols, and words are upright. The part after `_` and
+    trailing digits become subscripts.
     """
     ended = re.fullmatch(r"([^\W\d_]+?)(\d+)", name)
     head, *below = ended.groups() if ended else [part for part in name.split("_") if part] or [name]
@@ -117,18 +118,18 @@ def as_word(text: str) -> str:
 
 
 def as_text(text: str) -> str:
-    """A text without what LaTeX would read as more."""
+    """Escapes the special characters of LaTeX in a text."""
     return "".join(SPECIAL.get(character, character) for character in text)
 
 
 def as_unit(unit: str) -> str:
-    """A unit as text, with its powers above the line."""
+    """Returns a unit as text, with superscript powers."""
     powers = re.split(r"(?:\^|\*\*)(-?\d+)", unit)
     return "".join(f"$^{{{part}}}$" if place % 2 else as_text(part) for place, part in enumerate(powers))
 
 
 def render_number(value: float) -> str:
-    """A number with a few digits, and its power of ten as such."""
+    """Formats a number with a few digits and a power of ten."""
     if not math.isfinite(value):
         return r"$-\infty$" if value < 0 else r"$\infty$"
     digits, _, power = f"{value:.{DIGITS_SHOWN}g}".partition("e")
@@ -136,7 +137,7 @@ def render_number(value: float) -> str:
 
 
 def interval_of_constant(own: object) -> list[str]:
-    """The ends of an interval, in which None stands for infinity; empty without one."""
+    """Returns the ends of an interval, in which None stands for infinity; empty without an interval."""
     if not is_json(own):
         return []
     ends = {name: own.get(name) for name in ("lower", "upper")}

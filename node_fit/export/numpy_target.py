@@ -1,4 +1,4 @@
-"""The target `numpy`: a model as one readable file of Python that needs NumPy alone."""
+"""The target `numpy`: a model as one readable Python file that needs only NumPy."""
 
 from collections.abc import Sequence
 
@@ -36,12 +36,12 @@ REDUCED = {
     "reduce_and": "all",
     "reduce_or": "any",
 }
-# Characters of an expression that is written where it is read.
+# Maximum length of an inlined expression [characters].
 LONGEST_EXPRESSION = 70
 
 
 class NumpyPrinter:
-    """Prints programs as functions; arrays are flat, and an array of one number is that number."""
+    """A printer of programs as functions; arrays are flat, and an array of one element is a scalar."""
 
     def __init__(self) -> None:
         self.tables: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -49,7 +49,7 @@ class NumpyPrinter:
         self.uses_erf = False
 
     def table(self, values: np.ndarray) -> str:
-        """The name of a constant array."""
+        """Returns the name of a constant array."""
         key = str(values.dtype), values.shape, np.ascontiguousarray(values).tobytes()
         if key not in self.tables:
             name = self.tables[key] = f"{'W' if values.ndim == 2 else 'C'}{len(self.tables)}"
@@ -62,21 +62,21 @@ class NumpyPrinter:
 
 
 class NumpyFunction:
-    """Prints one program."""
+    """A printer of one program."""
 
     def __init__(self, printer: NumpyPrinter, program: Program, arguments: Sequence[str]):
         self.printer, self.program, self.arguments = printer, program, arguments
         self.texts: dict[int, str] = {}
         self.uses: dict[int, int] = {}
-        for each in [x for operation in program.operations for x in operation.inputs] + list(program.results):
-            self.uses[id(each)] = self.uses.get(id(each), 0) + 1
+        for operand in [x for operation in program.operations for x in operation.inputs] + list(program.results):
+            self.uses[id(operand)] = self.uses.get(id(operand), 0) + 1
         self.lines: list[str] = []
-        for value, given in zip(program.arguments, arguments, strict=True):
+        for value, argument in zip(program.arguments, arguments, strict=True):
             self.texts[id(value)] = (
-                f"{given}[0]" if value.shape and value.size == 1 and len(value.shape) == 1 else given
+                f"{argument}[0]" if value.shape and value.size == 1 and len(value.shape) == 1 else argument
             )
             if len(value.shape) > 1:
-                self.lines.append(f"    {given} = {given}.ravel(){'[0]' if value.size == 1 else ''}")
+                self.lines.append(f"    {argument} = {argument}.ravel(){'[0]' if value.size == 1 else ''}")
 
     def text(self, name: str) -> str:
         for operation in self.program.operations:
@@ -98,7 +98,7 @@ class NumpyFunction:
                 variable = f"x{len(self.lines)}"
                 self.lines.append(f"    {variable} = {text}")
                 self.texts[id(operation.output)] = variable
-        results = [self.shaped(each) for each in self.program.results]
+        results = [self.shaped(result) for result in self.program.results]
         head = f"def {name}({', '.join(self.arguments)}):"
         return "\n".join([head, *self.lines, f"    return {', '.join(map(without_parentheses, results))}"])
 
@@ -109,7 +109,7 @@ class NumpyFunction:
         return f"np.reshape({text}, {result.shape})"
 
     def read(self, operand: Operand) -> str:
-        """An operand, flat."""
+        """Returns an operand as a flat array."""
         if not isinstance(operand, np.ndarray):
             return self.texts[id(operand)]
         values = operand.ravel()
@@ -123,30 +123,32 @@ class NumpyFunction:
             return self.take(operation)
         if name == DOT:
             return self.product(operation)
-        given = [self.read(each) for each in operation.inputs]
+        operands = [self.read(operand) for operand in operation.inputs]
         if name in REDUCED:
             rows, count = operation.inputs[0].shape
-            summed = f"np.reshape({given[0]}, ({rows}, {count})).{REDUCED[name]}(1)"
-            return summed if rows > 1 else f"np.{REDUCED[name]}({given[0]})"
+            summed = f"np.reshape({operands[0]}, ({rows}, {count})).{REDUCED[name]}(1)"
+            return summed if rows > 1 else f"np.{REDUCED[name]}({operands[0]})"
         if name in NUMPY_INFIX:
-            return f" {NUMPY_INFIX[name]} ".join(given)
+            return f" {NUMPY_INFIX[name]} ".join(operands)
         if name in NUMPY_CALLED:
             self.printer.uses_erf |= name == "erf"
-            return f"{NUMPY_CALLED[name]}({', '.join(without_parentheses(each) for each in given)})"
+            return f"{NUMPY_CALLED[name]}({', '.join(without_parentheses(operand) for operand in operands)})"
         match name:
             case "neg":
-                return f"-{given[0]}"
+                return f"-{operands[0]}"
             case "integer_pow":
                 return (
-                    f"{given[0]} ** {operation.power}" if operation.power >= 0 else f"{given[0]} ** {operation.power}.0"
+                    f"{operands[0]} ** {operation.power}"
+                    if operation.power >= 0
+                    else f"{operands[0]} ** {operation.power}.0"
                 )
             case "rsqrt":
-                return f"1 / np.sqrt({given[0]})"
-            case "select_n" if len(given) == 3:
-                return f"np.where({given[0]}, {given[2]}, {given[1]})"
+                return f"1 / np.sqrt({operands[0]})"
+            case "select_n" if len(operands) == 3:
+                return f"np.where({operands[0]}, {operands[2]}, {operands[1]})"
             case "convert_element_type":
                 kind = {"b": "np.bool_", "i": "np.int64"}.get(operation.output.dtype.kind, "np.float64")
-                return f"{kind}({given[0]})" if operation.output.size == 1 else f"{given[0]}.astype({kind})"
+                return f"{kind}({operands[0]})" if operation.output.size == 1 else f"{operands[0]}.astype({kind})"
             case _:
                 raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in NumPy.")
 
@@ -154,14 +156,14 @@ class NumpyFunction:
         places, output = operation.places.ravel(), operation.output
         if len(operation.inputs) == 1:
             return self.picked(self.read(operation.inputs[0]), operation.inputs[0].size, places)
-        sizes = np.cumsum([0, *(each.size for each in operation.inputs)])
-        whole = "np.hstack([" + ", ".join(self.read(each) for each in operation.inputs) + "])"
+        sizes = np.cumsum([0, *(operand.size for operand in operation.inputs)])
+        joined = "np.hstack([" + ", ".join(self.read(operand) for operand in operation.inputs) + "])"
         if output.size == sizes[-1] and (places == np.arange(output.size)).all():
-            return whole
-        return self.picked(whole, int(sizes[-1]), places)
+            return joined
+        return self.picked(joined, int(sizes[-1]), places)
 
     def picked(self, text: str, size: int, places: np.ndarray) -> str:
-        """Places of a flat array."""
+        """Returns an expression for places of a flat array."""
         if size == 1:
             return text if len(places) == 1 else f"np.full({len(places)}, {text})"
         if len(places) == size and (places == np.arange(size)).all():
@@ -179,21 +181,21 @@ class NumpyFunction:
         left, right = operation.inputs
         (stacks, rows, inner), columns = left.shape, right.shape[2]
         if inner == 1 and stacks == 1:
-            a, b = (self.read(each) for each in (left, right))
+            a, b = (self.read(operand) for operand in (left, right))
             return f"np.outer({a}, {b}).ravel()" if rows > 1 and columns > 1 else f"{a} * {b}"
         if stacks == 1:
             a = self.matrix(left, rows, inner)
             b = self.matrix(right, inner, columns)
             flat = columns == 1 or rows == 1
-            found = f"{a} @ {b}"
+            product = f"{a} @ {b}"
             if rows == 1 and columns == 1:
-                return found
-            return found if flat else f"({found}).ravel()"
-        a, b = (f"np.reshape({self.read(each)}, {each.shape})" for each in (left, right))
+                return product
+            return product if flat else f"({product}).ravel()"
+        a, b = (f"np.reshape({self.read(operand)}, {operand.shape})" for operand in (left, right))
         return f"({a} @ {b}).ravel()"
 
     def matrix(self, operand: Operand, rows: int, columns: int) -> str:
-        """A matrix, or a vector if it is one and the product allows it."""
+        """Returns an operand as a matrix, or as a vector if the product allows it."""
         if isinstance(operand, np.ndarray):
             return self.printer.table(operand.reshape(rows, columns) if min(rows, columns) > 1 else operand.ravel())
         text = self.read(operand)
@@ -203,7 +205,7 @@ class NumpyFunction:
 
 
 def without_parentheses(text: str) -> str:
-    """A text without a pair of parentheses around the whole of it."""
+    """Removes a pair of parentheses around the whole text."""
     depths = np.cumsum([(c == "(") - (c == ")") for c in text])
     return text[1:-1] if text.startswith("(") and (depths[:-1] > 0).all() else text
 
@@ -226,7 +228,7 @@ def number(value: bool | int | float | np.generic) -> str:
 
 
 def render_numpy(exported: Exported) -> dict[str, str]:
-    """The file of the target by its name."""
+    """Renders the file of the target, by name."""
     printer, one, steps = NumpyPrinter(), exported.one, exported.steps
     used = needed_functions(exported)
     texts = [
@@ -277,5 +279,5 @@ def render_numpy(exported: Exported) -> dict[str, str]:
 
 
 def argument_names(name: str) -> list[str]:
-    given = SIGNATURES[name].partition(" | ")[0]
-    return [part.split()[-1].lstrip("*") for part in given.split(",")]
+    inputs = SIGNATURES[name].partition(" | ")[0]
+    return [part.split()[-1].lstrip("*") for part in inputs.split(",")]

@@ -1,4 +1,4 @@
-"""The target `sbml`: known equations as a model that simulators of systems biology read, in SBML Level 3 Version 2."""
+"""The target `sbml`: known equations in SBML Level 3 Version 2, for simulators of systems biology."""
 
 import re
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from .functions import Exported
 from .trials import CheckRecord, record_starts
 
 TIME_SYMBOL = '<csymbol encoding="text" definitionURL="http://www.sbml.org/sbml/symbols/time">time</csymbol>'
-# Names of the language that formulas are read back in.
+# Reserved names of the language in which formulas are read back.
 TAKEN = {"time", "avogadro", "pi", "exponentiale", "true", "false", "inf", "infinity", "nan", "notanumber"}
 
 
 def refusals_of_sbml(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
-    """What SBML can't carry: what formulas can't, and functions that it lacks."""
-    found = refusals_of_formulas(exported, trials)
+    """Lists features that formulas don't support, and functions that SBML lacks."""
+    refusals = refusals_of_formulas(exported, trials)
     if isinstance(exported.one.field, Known):
         used = {call.function for _, rate in rates_by_state(exported) for call in calls(rate)}
-        found += [f"the function {name}, which SBML lacks" for name in sorted(used) if not has_mathml(name)]
-    return found
+        refusals += [f"the function {name}, which SBML lacks" for name in sorted(used) if not has_mathml(name)]
+    return refusals
 
 
 def rates_by_state(exported: Exported) -> list[tuple[str, Expression]]:
@@ -39,7 +39,7 @@ def rates_by_state(exported: Exported) -> list[tuple[str, Expression]]:
 
 
 def make_ids(names: Sequence[str]) -> dict[str, str]:
-    """An identifier of SBML for each name: letters, digits and underscores, and none twice."""
+    """Returns a unique SBML identifier for each name, of letters, digits and underscores."""
     ids: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9_]", "_", normalize(name))
@@ -51,15 +51,17 @@ def make_ids(names: Sequence[str]) -> dict[str, str]:
 
 
 def render_sbml(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, str]:
-    """The file: states are parameters that move by rate rules, and start as the first record does."""
+    """Renders the file: states are parameters with rate rules and the initial values of the first record."""
     one, field = exported.one, exported.one.field
     assert isinstance(field, Known)
     constants = field.constants.as_dict()
     ids = make_ids([*one.latent, *one.inputs, *constants])
-    math = {name: f"<ci>{each}</ci>" for name, each in ids.items()} | {normalize(one.system.time): TIME_SYMBOL}
-    (at, start), *_ = record_starts(exported, trials[:1])
+    math = {name: f"<ci>{identifier}</ci>" for name, identifier in ids.items()} | {
+        normalize(one.system.time): TIME_SYMBOL
+    }
+    (first_row, start), *_ = record_starts(exported, trials[:1])
     begin = dict(zip(one.latent, start.tolist(), strict=False))
-    begin |= dict(zip(one.inputs, trials[0].inputs[at].tolist(), strict=True))
+    begin |= dict(zip(one.inputs, trials[0].inputs[first_row].tolist(), strict=True))
     quantities = [
         f"<parameter id={quoteattr(ids[normalize(name)])} name={quoteattr(name)} value={quoteattr(repr(float(value)))} "
         f'constant="{"true" if name in constants else "false"}"/>'
@@ -88,7 +90,7 @@ def render_sbml(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, 
 
 
 def run_sbml(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What the file predicts of some records: libSBML reads its rules, and SciPy solves them."""
+    """Returns predictions from the file for some records: libSBML reads its rules, and SciPy solves them."""
     import libsbml
 
     document = libsbml.readSBMLFromString((folder / "model.xml").read_text(encoding="utf-8"))
@@ -96,13 +98,15 @@ def run_sbml(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) ->
         raise ValueError(f"libSBML refuses the file that was written: {document.getError(0).getMessage().strip()}")
     model, one = document.getModel(), exported.one
     rules = {rule.getVariable(): libsbml.formulaToL3String(rule.getMath()) for rule in model.getListOfRules()}
-    values = {each.getId(): each.getValue() for each in model.getListOfParameters() if each.getConstant()}
+    values = {
+        quantity.getId(): quantity.getValue() for quantity in model.getListOfParameters() if quantity.getConstant()
+    }
     ids = make_ids([*one.latent, *one.inputs, *values])
     moving = [ids[normalize(name)] for name in (*one.latent, *one.inputs)]
     rates = [parse_text(rules[ids[normalize(name)]], PETAB_DIALECT) for name in one.latent]
     tape, constants = Tape(rates, ["time", *moving, *values]), list(values.values())
 
     def field(t: float, y: np.ndarray, u: np.ndarray) -> list[float]:
-        return [float(each) for each in tape([t, *y, *u, *constants])]
+        return [float(rate) for rate in tape([t, *y, *u, *constants])]
 
     return simulate_rates(field, exported, trials)

@@ -1,9 +1,9 @@
-"""Functions of JAX as straight-line programs, which other languages can print.
+"""JAX functions as straight-line programs that other languages can print.
 
-A program is a list of operations on arrays of fixed shapes. JAX traces the function; here calls are inlined, what
-depends on constants alone is computed, and what only moves numbers (slices, transposes, concatenations, gathers by
-known indices) becomes one operation, `take`, with the place that each number comes from. What is left is a small set:
-functions of single numbers, products of matrices, and reductions.
+A program is a list of operations on arrays of fixed shapes. JAX traces the function. This module inlines calls,
+evaluates everything that depends only on constants, and turns operations that only move numbers (slices, transposes,
+concatenations, gathers by known indices) into one operation, `take`, which stores the source of each number. The
+remaining operations are a small set: elementwise functions, products of matrices, and reductions.
 """
 
 import math
@@ -38,7 +38,7 @@ SAME_CALLED = (
     *("exp", "log", "log1p", "expm1", "sqrt", "cbrt", "exp2"),
     *("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil"),
 )
-# Functions of single numbers, by JAX's names: all arguments have the shape of the result, or are a single number.
+# Elementwise functions, by their JAX names: arguments have the shape of the result, or are scalars.
 ELEMENTWISE = frozenset(
     [
         "abs",
@@ -95,7 +95,7 @@ ELEMENTWISE = frozenset(
         "xor",
     ]
 )
-# Other names for them, and functions that change no value.
+# Aliases of these, and functions that change no value.
 ALIASES = {"add_any": "add"}
 UNCHANGED = frozenset({"copy", "copy_p", "stop_gradient", "reduce_precision", "optimization_barrier", "pvary"})
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
@@ -103,12 +103,12 @@ NO_PROGRAM = (
     "the model uses {name!r} of JAX, which no exported program holds; write that part with arithmetic and functions "
     "such as jnp.where, without loops."
 )
-# Primitives that hold a function, with the names of the parameter that holds it.
+# Names of the parameter in which a primitive holds a function.
 CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 class CannotExport(ValueError):
-    """Raised for what a target can't carry; its text is a sentence that names it."""
+    """Raised if a target doesn't support a feature; the message names it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +123,9 @@ class Value:
         return math.prod(self.shape)
 
 
-# Parameters of an operation of JAX, by their names; each has a type of its own.
+# Parameters of a JAX operation, by name; their types differ.
 Parameters = Mapping[str, Any]
-# Axes of a product of two arrays over which it adds up, and those in which it is a stack.
+# Contracted axes and stack axes of a product of two arrays.
 Axes = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 # A value of a program, or a constant.
 Operand = Value | np.ndarray
@@ -141,9 +141,9 @@ class Primitive(Protocol):
 
 
 def carry_out(primitive: Primitive, inputs: Sequence[Operand | Array], parameters: Parameters) -> list[np.ndarray]:
-    """The results of an operation whose inputs are known."""
-    found = primitive.bind(*(jnp.asarray(each) for each in inputs), **parameters)
-    return [np.asarray(each) for each in (found if primitive.multiple_results else [found])]
+    """Evaluates an operation whose inputs are known."""
+    results = primitive.bind(*(jnp.asarray(operand) for operand in inputs), **parameters)
+    return [np.asarray(result) for result in (results if primitive.multiple_results else [results])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +152,8 @@ class Operation:
 
     - `name`: a name in `ELEMENTWISE` or `REDUCTIONS` (over the last axis), `take`, or `dot`: a product of stacks of
       matrices, `(stack, row, inner)` by `(stack, inner, column)`.
-    - `inputs`, `output`: what it reads, and what it gives.
-    - `places`: of a `take`, for each number of the output its place in the inputs, one after another.
+    - `inputs`, `output`: its operands and its result.
+    - `places`: for a `take`, the place of each output element in the concatenated inputs.
     - `power`: the exponent of an `integer_pow`.
     """
 
@@ -174,64 +174,64 @@ class Program:
 
 
 def trace(function: Callable[..., PyTree], *shapes: tuple[int, ...], dtype: DTypeLike) -> Program:
-    """The program of a function of floating arrays of these shapes.
+    """Traces a function of floating-point arrays of these shapes.
 
-    **Arguments:** `dtype`: of all arrays; the process or a context should compute in it.
+    **Arguments:** `dtype`: dtype of all arrays; the process or a context should use this precision.
 
-    **Raises:** `CannotExport` if the function does what no program holds.
+    **Raises:** `CannotExport` if the function uses an operation that programs don't support.
     """
     closed = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes))
     tracer = Tracer()
     arguments = tuple(Value(tuple(var.aval.shape), np.dtype(dtype)) for var in closed.jaxpr.invars)
-    results = tracer.run(closed.jaxpr, [np.asarray(each) for each in closed.consts], list(arguments))
+    results = tracer.run(closed.jaxpr, [np.asarray(constant) for constant in closed.consts], list(arguments))
     return without_unused(Program(arguments, tuple(tracer.operations), tuple(results)))
 
 
 def without_unused(program: Program) -> Program:
-    """The program without operations whose outputs nothing reads."""
-    needed = {id(each) for each in program.results}
+    """Removes operations whose outputs are never read."""
+    needed = {id(operand) for operand in program.results}
     kept: list[Operation] = []
     for operation in reversed(program.operations):
         if id(operation.output) in needed:
             kept.append(operation)
-            needed.update(id(each) for each in operation.inputs)
+            needed.update(id(operand) for operand in operation.inputs)
     return replace(program, operations=tuple(reversed(kept)))
 
 
 class Tracer:
-    """Collects the operations of a program while it goes through a JAX expression."""
+    """A collector of operations that traverses a JAX expression."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.made: dict[int, Operation] = {}
 
     def run(self, jaxpr: jex.Jaxpr, constants: Sequence[Operand], arguments: Sequence[Operand]) -> list[Operand]:
-        known: dict[jex.Var, Operand] = {}
+        environment: dict[jex.Var, Operand] = {}
 
         def read(atom: jex.Var | jex.Literal) -> Operand:
-            return np.asarray(atom.val) if isinstance(atom, jex.Literal) else known[atom]
+            return np.asarray(atom.val) if isinstance(atom, jex.Literal) else environment[atom]
 
-        known.update(zip(jaxpr.constvars, constants, strict=True))
-        known.update(zip(jaxpr.invars, arguments, strict=True))
+        environment.update(zip(jaxpr.constvars, constants, strict=True))
+        environment.update(zip(jaxpr.invars, arguments, strict=True))
         for equation in jaxpr.eqns:
-            found = self.apply(equation, [read(atom) for atom in equation.invars])
-            known.update(zip(equation.outvars, found, strict=True))
+            outputs = self.apply(equation, [read(atom) for atom in equation.invars])
+            environment.update(zip(equation.outvars, outputs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
     def apply(self, equation: jex.JaxprEqn, inputs: list[Operand]) -> list[Operand]:
-        """The results of one equation."""
-        own, parameters = str(equation.primitive.name), equation.params
-        name = ALIASES.get(own, own)
+        """Returns the results of one equation."""
+        primitive_name, parameters = str(equation.primitive.name), equation.params
+        name = ALIASES.get(primitive_name, primitive_name)
         inner = next((parameters[key] for key in CALLS if key in parameters and not is_loop(name)), None)
         if inner is not None:
-            constants = [np.asarray(each) for each in getattr(inner, "consts", ())]
+            constants = [np.asarray(constant) for constant in getattr(inner, "consts", ())]
             return self.run(getattr(inner, "jaxpr", inner), constants, inputs)
         if name in UNCHANGED:
             return inputs
-        if all(isinstance(each, np.ndarray) for each in inputs) and not is_loop(name):
+        if all(isinstance(operand, np.ndarray) for operand in inputs) and not is_loop(name):
             return [*carry_out(equation.primitive, inputs, parameters)]
         avals = [cast(ShapedArray, var.aval) for var in equation.outvars]
-        shapes = [tuple(each.shape) for each in avals]
+        shapes = [tuple(aval.shape) for aval in avals]
         if name == "split":
             return self.split(inputs[0], parameters, shapes)
         if is_loop(name):
@@ -239,7 +239,7 @@ class Tracer:
         (shape,), dtype = shapes, avals[0].dtype
         if name in ELEMENTWISE:
             power = int(parameters.get("y", 0)) if name == "integer_pow" else 0
-            same = tuple(self.broadcast(each, shape) for each in inputs)
+            same = tuple(self.broadcast(operand, shape) for operand in inputs)
             return [self.add(Operation(name, same, Value(shape, dtype), power=power))]
         if name == "clamp":
             low, x, high = inputs
@@ -261,38 +261,38 @@ class Tracer:
         return operation.output
 
     def elementwise(self, name: str, *inputs: Operand) -> Value:
-        shape = max((each.shape for each in inputs), key=math.prod)
+        shape = max((operand.shape for operand in inputs), key=math.prod)
         return self.add(Operation(name, inputs, Value(shape, inputs[0].dtype)))
 
     def broadcast(self, operand: Operand, shape: tuple[int, ...]) -> Operand:
-        """An operand in the shape of the result; a single number stays one."""
+        """Broadcasts an operand to the shape of the result; a scalar stays a scalar."""
         if operand.shape == shape or operand.size == 1:
             return operand
         return self.take([operand], np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape))
 
     def take(self, inputs: Sequence[Operand], places: np.ndarray) -> Operand:
-        """An array whose numbers are at places in the inputs, one after another."""
+        """Returns the elements at places in the concatenated inputs, as an array."""
         sources, places = list(inputs), np.asarray(places)
         if places.size == 0:
             return np.zeros(places.shape, sources[0].dtype)
-        if all(isinstance(each, np.ndarray) for each in sources):
-            return np.asarray(np.concatenate([np.asarray(each).ravel() for each in sources])[places])
+        if all(isinstance(source, np.ndarray) for source in sources):
+            return np.asarray(np.concatenate([np.asarray(source).ravel() for source in sources])[places])
         if len(sources) == 1 and places.shape == sources[0].shape and is_identity(places):
             return sources[0]
         before = self.made.get(id(sources[0])) if len(sources) == 1 else None
         if before is not None and before.name == TAKE:
             return self.take(before.inputs, np.asarray(before.places.ravel()[places]))
         kept, places = without_unread(sources, places)
-        dtype = next(each.dtype for each in kept)
+        dtype = next(source.dtype for source in kept)
         return self.add(Operation(TAKE, tuple(kept), Value(places.shape, dtype), places))
 
     def split(self, whole: Operand, parameters: Parameters, shapes: Sequence[tuple[int, ...]]) -> list[Operand]:
         ids = np.arange(whole.size).reshape(whole.shape)
         ends = np.cumsum(parameters["sizes"])[:-1]
-        return [self.take([whole], each) for each in np.split(ids, ends, parameters["axis"])]
+        return [self.take([whole], part) for part in np.split(ids, ends, parameters["axis"])]
 
     def dot(self, left: Operand, right: Operand, dimensions: Axes, shape: tuple[int, ...]) -> Operand:
-        """A product of stacks of matrices."""
+        """Returns a product of stacks of matrices."""
         ((left_inner, right_inner), (left_stack, right_stack)) = dimensions
 
         def sorted_axes(operand: Operand, stack: Sequence[int], inner: Sequence[int]) -> tuple[np.ndarray, list[int]]:
@@ -305,39 +305,39 @@ class Tracer:
         a = self.take([left], ids.transpose((*left_stack, *free, *left_inner)).reshape(stack, -1, inner))
         ids, free = sorted_axes(right, right_stack, right_inner)
         b = self.take([right], ids.transpose((*right_stack, *right_inner, *free)).reshape(stack, inner, -1))
-        found = self.add(Operation(DOT, (a, b), Value((stack, a.shape[1], b.shape[2]), left.dtype)))
-        return self.take([found], np.arange(found.size).reshape(shape))
+        product = self.add(Operation(DOT, (a, b), Value((stack, a.shape[1], b.shape[2]), left.dtype)))
+        return self.take([product], np.arange(product.size).reshape(shape))
 
     def reduce(self, name: str, whole: Operand, axes: Sequence[int], shape: tuple[int, ...]) -> Operand:
         kept = [axis for axis in range(len(whole.shape)) if axis not in axes]
         ids = np.arange(whole.size).reshape(whole.shape).transpose((*kept, *axes))
         count = math.prod(whole.shape[axis] for axis in axes)
         rows = self.take([whole], ids.reshape(-1, count))
-        found = self.add(Operation(name, (rows,), Value((rows.shape[0],), whole.dtype)))
-        return self.take([found], np.arange(found.size).reshape(shape))
+        reduced = self.add(Operation(name, (rows,), Value((rows.shape[0],), whole.dtype)))
+        return self.take([reduced], np.arange(reduced.size).reshape(shape))
 
     def by_index(
         self, primitive: Primitive, inputs: Sequence[Operand], parameters: Parameters, shape: tuple[int, ...]
     ) -> Operand:
-        """Gathers and scatters by indices that are known."""
+        """Applies gathers and scatters with known indices."""
         name = primitive.name
-        known = inputs[1:2] if name.startswith("scatter") else inputs[1:]
-        if not all(isinstance(each, np.ndarray) for each in known):
+        indices = inputs[1:2] if name.startswith("scatter") else inputs[1:]
+        if not all(isinstance(index, np.ndarray) for index in indices):
             raise CannotExport(
                 f"the model uses {name!r} of JAX with an index that is computed; write it with jnp.where instead."
             )
         if not name.startswith("scatter"):
-            own = jnp.arange(inputs[0].size).reshape(inputs[0].shape)
-            (found,) = carry_out(primitive, [own, *known], parameters)
-            return self.take(inputs[:1], found.reshape(shape))
-        target, at, updates = inputs
+            positions = jnp.arange(inputs[0].size).reshape(inputs[0].shape)
+            (gathered,) = carry_out(primitive, [positions, *indices], parameters)
+            return self.take(inputs[:1], gathered.reshape(shape))
+        target, index_array, updates = inputs
         place = {key: parameters[key] for key in ("indices_are_sorted", "unique_indices", "mode")}
-        where = jnp.asarray(at), parameters["dimension_numbers"]
-        own = jnp.arange(target.size).reshape(target.shape)
+        where = jnp.asarray(index_array), parameters["dimension_numbers"]
+        positions = jnp.arange(target.size).reshape(target.shape)
         new = target.size + jnp.arange(updates.size).reshape(updates.shape)
         blank = jnp.zeros(target.shape, int)
         times = np.asarray(jax.lax.scatter_add(blank, where[0], jnp.ones(updates.shape, int), where[1], **place))
-        ids = np.asarray(jax.lax.scatter(own, where[0], new, where[1], **place))
+        ids = np.asarray(jax.lax.scatter(positions, where[0], new, where[1], **place))
         if name == "scatter":
             return self.take([target, updates], ids)
         if times.max(initial=0) > 1:
@@ -352,7 +352,7 @@ def is_loop(name: str) -> bool:
 
 
 def is_integral(value: object) -> TypeGuard[SupportsInt]:
-    """Whether a number is an integer or a truth value."""
+    """Whether a number is an integer or a boolean."""
     return isinstance(value, np.bool_ | bool | np.integer | int)
 
 
@@ -361,13 +361,16 @@ def is_identity(places: np.ndarray) -> bool:
 
 
 def numbered(inputs: Sequence[Operand]) -> list[np.ndarray]:
-    """For each input an array of its shape, in which all numbers of all inputs are counted."""
-    starts = np.cumsum([0, *(each.size for each in inputs)])
-    return [(start + np.arange(each.size)).reshape(each.shape) for start, each in zip(starts[:-1], inputs, strict=True)]
+    """Numbers the elements of all inputs consecutively, in arrays of their shapes."""
+    starts = np.cumsum([0, *(operand.size for operand in inputs)])
+    return [
+        (start + np.arange(operand.size)).reshape(operand.shape)
+        for start, operand in zip(starts[:-1], inputs, strict=True)
+    ]
 
 
 def without_unread(sources: Sequence[Operand], places: np.ndarray) -> tuple[list[Operand], np.ndarray]:
-    """The sources that places refer to, and the places in those."""
+    """Returns the sources that places refer to, and the places in them."""
     moved, start, new = np.empty_like(places), 0, 0
     kept: list[Operand] = []
     for source in sources:
@@ -381,26 +384,26 @@ def without_unread(sources: Sequence[Operand], places: np.ndarray) -> tuple[list
 
 
 def broadcast(ids: list[np.ndarray], parameters: Parameters) -> np.ndarray:
-    shape, places = parameters["shape"], [int(each) for each in parameters["broadcast_dimensions"]]
-    own = [1] * len(shape)
+    shape, places = parameters["shape"], [int(dimension) for dimension in parameters["broadcast_dimensions"]]
+    expanded = [1] * len(shape)
     for axis, place in enumerate(places):
-        own[place] = ids[0].shape[axis]
-    return np.broadcast_to(ids[0].reshape(own), shape)
+        expanded[place] = ids[0].shape[axis]
+    return np.broadcast_to(ids[0].reshape(expanded), shape)
 
 
 def pad_places(ids: list[np.ndarray], parameters: Parameters) -> np.ndarray:
-    whole, value = ids
-    found = jax.lax.pad(whole.astype(np.int32), value.astype(np.int32)[()], parameters["padding_config"])
-    return np.asarray(found)
+    array, value = ids
+    padded = jax.lax.pad(array.astype(np.int32), value.astype(np.int32)[()], parameters["padding_config"])
+    return np.asarray(padded)
 
 
 def slice_of(ids: list[np.ndarray], parameters: Parameters) -> np.ndarray:
     strides = parameters["strides"] or (1,) * ids[0].ndim
     ranges = zip(parameters["start_indices"], parameters["limit_indices"], strides, strict=True)
-    return ids[0][tuple(slice(*each) for each in ranges)]
+    return ids[0][tuple(slice(*limits) for limits in ranges)]
 
 
-# What only moves numbers: from arrays of places to an array of places.
+# Operations that only move numbers: from arrays of places to an array of places.
 MOVES: dict[str, Callable[[list[np.ndarray], Parameters], np.ndarray]] = {
     "broadcast_in_dim": broadcast,
     "concatenate": lambda ids, parameters: np.concatenate(ids, parameters["dimension"]),
@@ -413,5 +416,5 @@ MOVES: dict[str, Callable[[list[np.ndarray], Parameters], np.ndarray]] = {
     "stack": lambda ids, parameters: np.stack(ids, parameters["axis"]),
     "transpose": lambda ids, parameters: ids[0].transpose(parameters["permutation"]),
 }
-# What moves numbers by the indices that follow the array.
+# Operations that move numbers by the indices that follow the array.
 BY_INDEX = frozenset({"gather", "dynamic_slice", "scatter", "scatter-add"})

@@ -1,4 +1,4 @@
-"""Trials of an exported model: records, what its files predict of them when run, and how far they are off."""
+"""Checks of an exported model: records, predictions from its files, and their differences from node_fit's."""
 
 import csv
 import importlib.util
@@ -31,11 +31,11 @@ from .functions import Exported
 from .numpy_target import render_numpy
 from .tracing import CannotExport
 
-# Of more trajectories and rows, these are tried.
+# Maximum number of trajectories and of rows to check.
 MOST_CHECKED, MOST_CHECKED_ROWS = 12, 2000
-# Tolerances of the solve that an export is compared with; implicit methods get no tighter ones in their steps.
+# Tolerances of the reference solve, by whether the method is explicit; implicit methods reach no tighter ones.
 TIGHTEST = {True: (1e-10, 1e-12), False: (1e-9, 1e-11)}
-# Predictions of such a tolerance are as good as that solve.
+# Relative tolerance below which predictions are as good as the reference solve.
 TIGHT_ENOUGH = 1e-9
 LONGEST_RUN = 300  # [s]
 FLAGS = ("-std=c99", "-O2")
@@ -43,12 +43,12 @@ FLAGS = ("-std=c99", "-O2")
 
 @dataclass(frozen=True)
 class CheckRecord:
-    """A record as an exported model takes it, all in the user's units.
+    """A record as read by an exported model, in the user's units.
 
-    - `name`: of the trajectory.
+    - `name`: name of the trajectory.
     - `t`, `channels`, `inputs`: times, measured channels (NaN where not measured) and inputs of its rows.
-    - `start`: the states of all members at the first row; None if the exported model finds them.
-    - `factor`, `shift`: of the states of all members just after each row; None without events.
+    - `start`: the states of all members at the first row; None if the exported model estimates them.
+    - `factor`, `shift`: factors and shifts of the states of all members just after each row; None without events.
     """
 
     name: str
@@ -62,7 +62,7 @@ class CheckRecord:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two predictions are apart, as a share of the range of the column in which they are furthest apart.
+    """The largest difference between two predictions, as a share of the range of its column.
 
     - `largest`, `column`: that share, and the name of the column.
     """
@@ -72,21 +72,21 @@ class Difference:
 
 
 def in_double(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
-    """The model in double precision, with a solver so tight that its own error does not count."""
+    """Returns the model in double precision, with tolerances so tight that the solver's error is negligible."""
     with scope("x64"):
-        own = carry(model, dtype_of("x64"))
-        members = own.members if isinstance(own, Ensemble) else (own,)
+        cast_model = carry(model, dtype_of("x64"))
+        members = cast_model.members if isinstance(cast_model, Ensemble) else (cast_model,)
         tight = [replace(member, solver=tightened(member.solver)) for member in members]
-        return replace(own, members=tuple(tight)) if isinstance(own, Ensemble) else tight[0]
+        return replace(cast_model, members=tuple(tight)) if isinstance(cast_model, Ensemble) else tight[0]
 
 
 def with_lines_for_cubics(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
-    """The model with inputs on lines between rows where they were on cubics, which need the rows around those two."""
+    """Replaces cubic inputs, which need the rows around an interval, with linear ones."""
     members = model.members if isinstance(model, Ensemble) else (model,)
     if members[0].solver.interpolation != "cubic":
         return model
-    found = tuple(replace(member, solver=replace(member.solver, inputs="linear")) for member in members)
-    return replace(model, members=found) if isinstance(model, Ensemble) else found[0]
+    linear = tuple(replace(member, solver=replace(member.solver, inputs="linear")) for member in members)
+    return replace(model, members=linear) if isinstance(model, Ensemble) else linear[0]
 
 
 def tightened(solver: Solver) -> Solver:
@@ -97,7 +97,7 @@ def tightened(solver: Solver) -> Solver:
 
 
 def is_tight(model: NeuralODE | Ensemble) -> bool:
-    """Whether predictions of the model itself are as good as those of `in_double`."""
+    """Whether the model's own predictions are as accurate as those of `in_double`."""
     rtol = model.typical.solver.rtol
     if rtol is None or isinstance(rtol, tuple) or np.ndim(rtol):
         return False
@@ -105,16 +105,16 @@ def is_tight(model: NeuralODE | Ensemble) -> bool:
 
 
 def select_rows(data: Dataset) -> Dataset:
-    """A few trajectories of the data, and their first rows, all of which count."""
-    some = data.sample(MOST_CHECKED)
-    rows = min(int(some.lengths.max()), MOST_CHECKED_ROWS)
-    if rows < some.ts.shape[1]:
-        some = some.until(some.ts[:, rows - 1])
-    return replace(some, scored=some.valid)
+    """Returns a few trajectories of the data and their first rows, all of them scored."""
+    subset = data.sample(MOST_CHECKED)
+    rows = min(int(subset.lengths.max()), MOST_CHECKED_ROWS)
+    if rows < subset.ts.shape[1]:
+        subset = subset.until(subset.ts[:, rows - 1])
+    return replace(subset, scored=subset.valid)
 
 
 def made_up(model: NeuralODE) -> Dataset:
-    """A record for a model without data: it starts at the mean, and its inputs swing around theirs."""
+    """Makes a record for a model without data: it starts at the mean, and its inputs oscillate around theirs."""
     scaler = model.scaler
     t = np.arange(61) / 10
     ts = t * float(scaler.time_scale) + float(scaler.time_shift)
@@ -130,16 +130,16 @@ def made_up(model: NeuralODE) -> Dataset:
 
 
 def trials_of(model: NeuralODE | Ensemble, data: Dataset) -> list[CheckRecord]:
-    """The records of a dataset.
+    """Returns the records of a dataset.
 
-    **Arguments:** `model`: as `with_given_starts` and `in_double` give it.
+    **Arguments:** `model`: as returned by `with_given_starts` and `in_double`.
     """
     data = replace(data, angles={}) if data.angles else data
     starts = given_starts(model)
-    found: list[CheckRecord] = []
+    records: list[CheckRecord] = []
     for row, length in enumerate(data.lengths.tolist()):
         factor, shift = jumps_of(model, data, row, length)
-        found.append(
+        records.append(
             CheckRecord(
                 data.trajectories[row],
                 data.ts[row, :length],
@@ -150,11 +150,11 @@ def trials_of(model: NeuralODE | Ensemble, data: Dataset) -> list[CheckRecord]:
                 shift,
             )
         )
-    return found
+    return records
 
 
 class Given(AbstractStart):
-    """The starts of some trajectories, which are known.
+    """The known initial states of some trajectories.
 
     - `values`: in scaled units, one for each trajectory of a dataset.
     """
@@ -178,25 +178,25 @@ class Given(AbstractStart):
 
 
 def with_given_starts(model: NeuralODE | Ensemble, data: Dataset) -> NeuralODE | Ensemble:
-    """A model whose starts are those that it fits to these trajectories; the model itself if it does not fit them."""
+    """Fixes the initial states that a model fits to these trajectories; returns other models unchanged."""
     members = model.members if isinstance(model, Ensemble) else (model,)
     if not isinstance(members[0].start, Fitted):
         return model
     precision = precision_of(model)
-    found: list[NeuralODE] = []
+    fixed: list[NeuralODE] = []
     with scope_of(model):
         for number, member in enumerate(members):
             needed = member.start.needed(member.batch(data))
             added = model.vary_rows(needed) if isinstance(model, Ensemble) else None
-            own = needed if added is None else add_to_rows(needed, *(each[number] for each in added))
-            batch = carry(own, dtype_of(precision))
+            varied = needed if added is None else add_to_rows(needed, *(rows[number] for rows in added))
+            batch = carry(varied, dtype_of(precision))
             values = eqx.filter_jit(NeuralODE.estimated_start)(member, batch)
-            found.append(replace(member, start=Given(member.start.guess, values)))
-    return replace(model, members=tuple(found)) if isinstance(model, Ensemble) else found[0]
+            fixed.append(replace(member, start=Given(member.start.guess, values)))
+    return replace(model, members=tuple(fixed)) if isinstance(model, Ensemble) else fixed[0]
 
 
 def given_starts(model: NeuralODE | Ensemble) -> Float[np.ndarray, "trajectory state"] | None:
-    """The known starts of all members in the user's units; None of another rule, which is exported."""
+    """Returns the known initial states of all members in the user's units; None for other rules, which are exported."""
     members = model.members if isinstance(model, Ensemble) else (model,)
     starts = [(member.system.scaler, member.start.values) for member in members if isinstance(member.start, Given)]
     return np.concatenate([s.unscale_states(np.asarray(z)) for s, z in starts], axis=1) if starts else None
@@ -205,7 +205,7 @@ def given_starts(model: NeuralODE | Ensemble) -> Float[np.ndarray, "trajectory s
 def jumps_of(
     model: NeuralODE | Ensemble, data: Dataset, row: int, length: int
 ) -> tuple[Float[np.ndarray, "row state"] | None, Float[np.ndarray, "row state"] | None]:
-    """Factors and shifts of all states of all members after the rows of a trajectory."""
+    """Returns factors and shifts of all states of all members after the rows of a trajectory."""
     events = data.events
     if events is None:
         return None, None
@@ -220,16 +220,16 @@ def jumps_of(
 def predicted_columns(
     model: NeuralODE | Ensemble, data: Dataset, level: float
 ) -> list[Float[np.ndarray, "row column"]]:
-    """What node_fit predicts of each trajectory, in the order of `Exported.columns`."""
-    found = model.bands(data, level=level)
-    parts = [part for part in (found.ys, found.lower, found.upper) if part is not None]
+    """Returns node_fit's predictions for each trajectory, in the order of `Exported.columns`."""
+    predicted = model.bands(data, level=level)
+    parts = [part for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None]
     return [np.concatenate([part[row, :n] for part in parts], axis=1) for row, n in enumerate(data.lengths.tolist())]
 
 
 def compiler() -> str:
-    """The C compiler: that of the variable CC, or the first of cc, gcc and clang.
+    """Returns the C compiler: that of the environment variable CC, or the first of cc, gcc and clang.
 
-    **Raises:** `CannotExport` if there is none.
+    **Raises:** `CannotExport` if none is installed.
     """
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         if name and shutil.which(name):
@@ -239,16 +239,16 @@ def compiler() -> str:
     )
 
 
-# What the program in C returns if a record can't be simulated to its end.
+# Exit status of the C program after a failed simulation.
 INCOMPLETE = 2
 
 
 def call(words: Sequence[str], folder: Path, given: str | None = None, allowed: Sequence[int] = (0,)) -> str:
-    """The output of a command.
+    """Runs a command, and returns its output.
 
-    **Arguments:** `given`: its input. `allowed`: what it may return.
+    **Arguments:** `given`: its input. `allowed`: accepted exit statuses.
 
-    **Raises:** `RuntimeError` with what it says if it fails.
+    **Raises:** `RuntimeError` with its error output if it fails.
     """
     done = subprocess.run(words, cwd=folder, input=given, capture_output=True, text=True, timeout=LONGEST_RUN)
     if done.returncode not in allowed:
@@ -257,7 +257,7 @@ def call(words: Sequence[str], folder: Path, given: str | None = None, allowed: 
 
 
 def run_c(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What the compiled program predicts of some records."""
+    """Returns predictions from the compiled program for some records."""
     rows = max(len(trial.t) for trial in trials)
     call([compiler(), *FLAGS, f"-DMOST_ROWS={rows}", "main.c", "model.c", "-lm", "-o", "model"], folder)
     try:
@@ -270,11 +270,11 @@ def run_c(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> li
 
 
 def as_csv(exported: Exported, trials: Sequence[CheckRecord]) -> str:
-    """Records as the program in C reads them."""
+    """Returns the records as CSV for the C program."""
     one, states = exported.one, state_names(exported)
-    given, jumps = trials[0].start is not None, trials[0].factor is not None
+    has_starts, jumps = trials[0].start is not None, trials[0].factor is not None
     head = ["trajectory", one.system.time, *one.states, *one.inputs]
-    head += [f"start {name}" for name in states] if given else []
+    head += [f"start {name}" for name in states] if has_starts else []
     head += [f"{action} {name}" for action in ("multiply", "add") for name in states] if jumps else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -293,7 +293,7 @@ def as_csv(exported: Exported, trials: Sequence[CheckRecord]) -> str:
 
 
 def load_module(path: Path) -> ModuleType:
-    """The module of a file that has just been written."""
+    """Imports a module from a file that has just been written."""
     spec = importlib.util.spec_from_file_location(f"exported_{abs(hash(str(path)))}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -306,27 +306,29 @@ def load_module(path: Path) -> ModuleType:
 
 
 def run_numpy(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
-    """What the written module predicts of some records."""
+    """Returns predictions from the written module for some records."""
     return simulate_all(load_module(folder / "model.py"), trials)
 
 
 def simulate_all(module: ModuleType, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
     return [
-        module.simulate(each.t, each.channels, each.inputs, start=each.start, factor=each.factor, shift=each.shift)
-        for each in trials
+        module.simulate(
+            trial.t, trial.channels, trial.inputs, start=trial.start, factor=trial.factor, shift=trial.shift
+        )
+        for trial in trials
     ]
 
 
 def record_starts(exported: Exported, trials: Sequence[CheckRecord]) -> list[tuple[int, np.ndarray]]:
-    """The row at which each record starts, and the states of all members there, as the module in NumPy finds them."""
+    """Returns the row at which each record starts and the states of all members there, from the NumPy module."""
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as name:
         path = Path(name) / "model.py"
         path.write_text(render_numpy(exported)["model.py"])
         module = load_module(path)
     with np.errstate(all="ignore"):
         return [
-            module.start(each.t, each.channels, each.inputs) if each.start is None else (0, each.start)
-            for each in trials
+            module.start(trial.t, trial.channels, trial.inputs) if trial.start is None else (0, trial.start)
+            for trial in trials
         ]
 
 
@@ -335,19 +337,19 @@ def difference(
     expected: Sequence[Float[np.ndarray, "row column"]],
     columns: Sequence[str],
 ) -> Difference:
-    """The largest difference between predictions; infinite where one is finite and the other is not."""
+    """Returns the largest difference between predictions; infinite if only one of two values is finite."""
     ours, theirs = np.concatenate(list(found)), np.concatenate(list(expected))
-    known = np.isfinite(theirs)
+    finite = np.isfinite(theirs)
     shares: list[float] = []
     for column in range(len(columns)):
-        at = known[:, column]
-        if (np.isfinite(ours[:, column]) != at).any():
+        rows = finite[:, column]
+        if (np.isfinite(ours[:, column]) != rows).any():
             shares.append(np.inf)
             continue
-        values = theirs[at, column]
+        values = theirs[rows, column]
         span = float(np.ptp(values)) if values.size else 0.0
         span = span if span > 1e-9 * float(np.abs(values).max(initial=0.0)) else float(np.abs(values).max(initial=0.0))
-        off = np.abs(ours[at, column] - values).max(initial=0.0)
+        off = np.abs(ours[rows, column] - values).max(initial=0.0)
         shares.append(off / (span or 1.0))
     worst = int(np.argmax(shares))
     return Difference(float(shares[worst]), columns[worst])

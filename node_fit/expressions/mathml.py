@@ -6,7 +6,7 @@ from .operations import OPERATIONS
 from .parsing import EQUATION_DIALECT, parse_text
 from .tree import Application, Expression, Number, Symbol
 
-# What SBML has no name for, in operations that it has.
+# Operations without an SBML name, expressed by those with one.
 WRITTEN_OUT = {
     "log2": "log(x)/log(2.0)",
     "sign": "piecewise(1, x > 0, -1, x < 0, 0)",

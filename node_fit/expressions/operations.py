@@ -1,4 +1,4 @@
-"""The one table of operations: what computes each with JAX and NumPy, how SymPy writes it, and how much it counts."""
+"""Defines the table of operations: their JAX and NumPy functions, their SymPy text, and their size."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float
 from . import finite_slopes
 
 Value = float | bool | Float[Array, "..."] | Bool[Array, "..."]
-# The most arguments of an operation that takes any number of them.
+# Maximum number of arguments of variadic operations.
 ANY = 1000
-# Whole powers up to this one become products, which are exact and differentiable at 0 and for negative values.
+# Integer powers up to this one become products, which are exact and differentiable at 0 and for negative values.
 PRODUCT_POWER = 64
-# How much a function and a division count in the size of an expression, beside a name or a sum.
+# Sizes of a function and of a division within an expression, relative to a name or a sum.
 OF_FUNCTION, OF_DIVISION = 4, 3
 
 
@@ -25,11 +25,11 @@ class Entry(NamedTuple):
 
     **Arguments:**
 
-    - `jax`, `numpy`: what computes it; where it `folds`, from two values.
+    - `jax`, `numpy`: functions that compute it; of two values if it `folds`.
     - `sympy`: writes it in Python with SymPy, from the texts of its arguments.
-    - `fewest`, `most`: numbers of arguments.
-    - `size`: how much it counts in the size of an expression.
-    - `folds`: whether it combines any number of arguments from left to right, and the value of none.
+    - `fewest`, `most`: minimum and maximum number of arguments.
+    - `size`: its contribution to the size of an expression.
+    - `folds`: whether it combines any number of arguments from left to right. `empty`: its value without arguments.
     - `gives_condition`, `takes_conditions`: whether its value, and its arguments, are true or false.
     """
 
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     takes_conditions: bool = False
 
     def evaluate(self, *values: Value) -> Value:
-        """The value for those of the arguments, by JAX."""
+        """Computes the value with JAX from the values of the arguments."""
         if not self.folds:
             return self.jax(*values)
         if not values:
@@ -57,11 +57,11 @@ class Entry(NamedTuple):
         return result
 
 
-# How operations are computed.
+# Functions that compute operations.
 
 
 def on_floats(function: Callable[..., Array]) -> Callable[..., Array]:
-    """A function of arrays that takes numbers, too."""
+    """Makes a function of arrays accept numbers, too."""
     return lambda *values: function(*(jnp.asarray(value, float) for value in values))
 
 
@@ -70,7 +70,7 @@ def on_guarded_floats(function: Callable[[Array], Array]) -> Callable[..., Array
 
 
 def divide(numerator: Value, denominator: Value) -> Value:
-    """A quotient; numbers divided by zero are infinite or not a number, as in JAX."""
+    """Divides; division by zero gives infinity or NaN, as in JAX."""
     if isinstance(denominator, float | bool) and denominator != 0.0:
         return numerator / denominator
     return finite_slopes.divide(jnp.asarray(numerator, float), jnp.asarray(denominator, float))
@@ -83,7 +83,7 @@ def power(base: Value, exponent: Value) -> Value:
 
 
 def piecewise(*pieces: Value) -> Value:
-    """`value, condition, value, condition, ..., otherwise`: the value of the first condition that holds."""
+    """Selects from `value, condition, value, condition, ..., otherwise` the value of the first true condition."""
     value = pieces[-1] if len(pieces) % 2 else jnp.nan
     for at in range(len(pieces) - len(pieces) % 2 - 2, -1, -2):
         value = jnp.where(pieces[at + 1], pieces[at], value)
@@ -91,7 +91,7 @@ def piecewise(*pieces: Value) -> Value:
 
 
 def choose_piece(*pieces: np.ndarray) -> np.ndarray:
-    """`piecewise` by NumPy."""
+    """Computes `piecewise` with NumPy."""
     value = pieces[-1] if len(pieces) % 2 else np.asarray(np.nan)
     for at in range(len(pieces) - len(pieces) % 2 - 2, -1, -2):
         value = np.where(pieces[at + 1], pieces[at], value)
@@ -104,7 +104,7 @@ def logarithm(value: Value, base: Value | None = None) -> Value:
 
 
 def logarithm_to(value: np.ndarray, base: np.ndarray | None = None) -> np.ndarray:
-    """`logarithm` by NumPy."""
+    """Computes `logarithm` with NumPy."""
     return np.log(value) if base is None else np.log(value) / np.log(base)
 
 
@@ -116,7 +116,7 @@ def root(degree: Value, value: Value) -> Value:
 
 
 def root_of(degree: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """`root` by NumPy."""
+    """Computes `root` with NumPy."""
     return value ** (1 / degree)
 
 
@@ -125,7 +125,7 @@ def whole_quotient(a: Value, b: Value) -> Value:
 
 
 def whole_quotient_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """`whole_quotient` by NumPy."""
+    """Computes `whole_quotient` with NumPy."""
     return np.trunc(a / b)
 
 
@@ -134,7 +134,7 @@ def heaviside(x: Value) -> Value:
 
 
 def heaviside_of(x: np.ndarray) -> np.ndarray:
-    """`heaviside` by NumPy."""
+    """Computes `heaviside` with NumPy."""
     return np.heaviside(x, 0.5)
 
 
@@ -143,12 +143,12 @@ def negate(value: Value) -> Value:
 
 
 def logistic(x: np.ndarray) -> np.ndarray:
-    """The sigmoid by NumPy, without overflow."""
+    """Computes the sigmoid with NumPy, without overflow."""
     return 0.5 + 0.5 * np.tanh(0.5 * x)
 
 
 def error_function(value: np.ndarray) -> np.ndarray:
-    """The error function by SciPy."""
+    """Computes the error function with SciPy."""
     from scipy.special import erf
 
     return np.asarray(erf(value))
@@ -159,13 +159,13 @@ def factorial(value: Array) -> Array:
 
 
 def factorial_of(value: np.ndarray) -> np.ndarray:
-    """`factorial` by SciPy."""
+    """Computes `factorial` with SciPy."""
     from scipy.special import gamma
 
     return np.asarray(gamma(np.asarray(value) + 1.0))
 
 
-# How they are written with SymPy.
+# Functions that write operations with SymPy.
 
 
 def sympy_infix(sign: str) -> Callable[[Sequence[str]], str]:
@@ -205,21 +205,21 @@ def unary(function: Callable[[Array], Array], of_arrays: Callable[[np.ndarray], 
 
 
 def guarded(function: Callable[[Array], Array], of_arrays: Callable[[np.ndarray], np.ndarray], sympy: str) -> Entry:
-    """As `unary`, with a slope that is not finite at the edge of its domain, or far away."""
+    """Like `unary`, for functions whose slope is not finite at the edge of the domain, or far away."""
     return Entry(on_guarded_floats(function), of_arrays, sympy_call(sympy))
 
 
 def inverted(function: Callable[..., Array], of_arrays: Callable[..., np.ndarray], sympy: str) -> Entry:
-    """One over a function."""
+    """Creates the reciprocal of a function."""
     return guarded(lambda value: 1 / function(value), lambda value: 1 / of_arrays(value), sympy)
 
 
 def of_inverse(function: Callable[..., Array], of_arrays: Callable[..., np.ndarray], sympy: str) -> Entry:
-    """A function of one over a number."""
+    """Creates a function of the reciprocal of its argument."""
     return guarded(lambda value: function(1 / value), lambda value: of_arrays(1 / value), sympy)
 
 
-# The quotient without its fraction and what is left, with the sign of the first number, as in C.
+# Truncated quotient, and remainder with the sign of the first number, as in C.
 QUOTIENT = "sp.sign(({0})/({1}))*sp.floor(sp.Abs(({0})/({1})))"
 REMAINDER = f"({{0}} - ({{1}})*{QUOTIENT})"
 OPERATIONS: dict[str, Entry] = {

@@ -67,7 +67,7 @@ NO_FUNCTIONS = ("and", "or", "xor", "not", "negative")
 
 
 class ParseError(ValueError):
-    """Raised for a text that is no expression.
+    """Raised for a text that is not an expression.
 
     **Arguments:** `reason`: what is wrong. `column`: where, from 1. `is_syntax`: whether the text can't be read on,
     rather than says what it must not. `is_deep`: whether it is nested too deep.
@@ -239,9 +239,9 @@ class Parser:
 # Arcs have two names.
 ARCS = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "cot", "sec", "csc")}
 FUNCTIONS = {"ln": "log", "min": "minimum", "max": "maximum", "pow": "^", "power": "^", **ARCS}
-# What an expression grows by between two rows of a record.
+# Function for the increase of an expression between two rows of a record.
 INCREASE = "increase"
-# What to write for functions of NumPy and others.
+# Replacements for functions of NumPy and other libraries.
 SPELLED = {
     **dict.fromkeys(("pow", "power"), "x**y"),
     **dict.fromkeys(("absolute", "fabs"), "abs(x)"),
@@ -252,7 +252,7 @@ SPELLED = {
     INCREASE: f"{INCREASE}(x) in observation.formulas, the only place for it",
 }
 CONDITIONS_GO = "outside of a condition, as in piecewise(1, x > 0, 0),"
-# What is wrong where a condition should be.
+# Messages for expressions in place of a condition.
 NO_CONDITION = {
     "piecewise": "piecewise takes values, each with its condition, and a last value, as in piecewise(1, x > 0, 0)",
     "not": "the operators are + - * / **, and `not` is for comparisons",
@@ -267,7 +267,7 @@ def is_function(token: str, functions: Mapping[str, str] = FUNCTIONS) -> bool:
 
 
 def describe_count(token: str, functions: Mapping[str, str] = FUNCTIONS) -> str:
-    """How many arguments a function takes."""
+    """Describes the number of arguments of a function."""
     name = functions.get(token, token)
     fewest, most = OPERATIONS[name].fewest, OPERATIONS[name].most
     if name == "piecewise":

@@ -1,4 +1,4 @@
-"""Says in words of Python's grammar why a text is no equation: most people write equations as they write code."""
+"""Explains in terms of Python's grammar why a text is not an equation, since most users write equations like code."""
 
 import ast
 import re
@@ -21,18 +21,18 @@ REFUSED: dict[type[ast.AST], str] = {
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), "a comprehension"),
     **dict.fromkeys((ast.List, ast.Tuple, ast.Set, ast.Dict), "a list of values"),
 }
-# Levels of nested operations that are looked at.
+# Maximum number of nesting levels that are checked.
 LEVELS = 100
-# A number with an underscore, which Python reads without it.
+# A number with an underscore, which Python would ignore.
 GROUPED = re.compile(r"(?<![\w.])[\d.]*\d_")
 
 
 class TooDeepError(ValueError):
-    """Raised for a text that is nested too deep to be looked at."""
+    """Raised for a text that is nested too deeply to check."""
 
 
 def explain_fault(text: str) -> tuple[str, int] | None:
-    """What is wrong with a text, and at which column, from 1; None if Python's grammar has no word for it.
+    """Finds the fault of a text and its column, from 1; None if Python's grammar does not explain it.
 
     **Raises:** `TooDeepError`.
     """
@@ -41,12 +41,12 @@ def explain_fault(text: str) -> tuple[str, int] | None:
     def at(reason: str, offset: int) -> tuple[str, int]:
         return reason, columns[min(max(offset, 1), len(columns)) - 1]
 
-    if "#" in source:  # Python would silently drop the rest.
+    if "#" in source:  # Python would silently drop the comment.
         return at("a comment is not allowed in an equation", source.index("#") + 1)
     if underscore := GROUPED.search(source):
         return at("a number has no underscore", underscore.end())
     try:
-        with warnings.catch_warnings(action="ignore"):  # Python's warnings about text that is refused below.
+        with warnings.catch_warnings(action="ignore"):  # Python warns about text that is rejected below.
             tree = ast.parse(source, mode="eval").body
     except SyntaxError as error:
         return at(*fault_of(error, source))
@@ -66,7 +66,7 @@ def explain_fault(text: str) -> tuple[str, int] | None:
 
 
 def as_python(text: str) -> tuple[str, list[int]]:
-    """Python's spelling of an equation on one line, and the column in the text of each character and of the end."""
+    """Converts an equation to one line of Python, with the original column of each character and of the end."""
     spelled = [("**" if letter == "^" else " " if letter.isspace() else letter) for letter in text]
     source = "".join(spelled)
     columns = [at for at, piece in enumerate(spelled, start=1) for _ in piece]
@@ -75,7 +75,7 @@ def as_python(text: str) -> tuple[str, list[int]]:
 
 
 def fault_of(error: SyntaxError, source: str) -> tuple[str, int]:
-    """What is wrong with a text that Python can't parse, and at which offset, from 1."""
+    """Returns the fault of a text that Python can't parse, and its offset, from 1."""
     reason, at = str(error.msg).split(". ")[0], error.offset or 1
     if reason == "invalid syntax" and source.endswith(tuple("+-*/")) and at == 1:
         return "it ends where a value should follow", len(source) + 1
@@ -85,7 +85,7 @@ def fault_of(error: SyntaxError, source: str) -> tuple[str, int]:
 
 
 def rejection(node: ast.expr) -> str | None:
-    """Why a node is not allowed in an equation, or `None` if it is; does not check its inner_nodes."""
+    """Returns why a node is not allowed in an equation, or `None` if it is; does not check its inner nodes."""
     match node:
         case ast.Constant(value=value):
             if isinstance(value, str | bytes):
@@ -115,7 +115,7 @@ def rejection(node: ast.expr) -> str | None:
 
 
 def inner_nodes(node: ast.expr) -> list[ast.expr]:
-    """The inner_nodes of a node that `rejection` accepts."""
+    """Returns the inner nodes of a node that `rejection` accepts."""
     match node:
         case ast.UnaryOp(operand=operand):
             return [operand]
@@ -132,7 +132,7 @@ def inner_nodes(node: ast.expr) -> list[ast.expr]:
 
 
 def offset_of(node: ast.expr, source: str) -> int:
-    """The offset of a node's start, or of the operator after its first part, in characters from 1, not in bytes."""
+    """Returns the offset of a node's start, or of the operator after its first part, in characters from 1."""
     text, start = source.encode(), node.col_offset
     first = node.left if isinstance(node, ast.BinOp | ast.Compare) else None
     if isinstance(node, ast.Tuple) and node.elts:

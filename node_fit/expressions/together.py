@@ -1,7 +1,7 @@
-"""Many expressions as few operations on vectors: all of one kind and depth at once.
+"""Evaluates many expressions with few vector operations: all operations of one kind and depth at once.
 
-The time that XLA takes for a program grows with its operations. Written one by one, those of hundreds of reactions take
-minutes to compile; written together, their number hardly grows with that of the expressions.
+XLA's compile time grows with the number of operations. Written one by one, those of hundreds of reactions take minutes
+to compile; grouped, their number hardly grows with the number of expressions.
 """
 
 import itertools
@@ -16,16 +16,16 @@ from jaxtyping import Array, Bool, Float, Int
 from .operations import OPERATIONS, Value
 from .tree import Application, Expression, Number, Symbol
 
-# Operations that are compiled for a number in the place of one of their arguments, and which.
+# Operations that are specialised for a constant argument, and the index of this argument.
 COMPILED_FOR = {"^": 1, "root": 0}
-# Leaves, which have values and no operation.
+# Operation names of leaves.
 LEAF_CONDITION, LEAF_NUMBER = "a condition", "a number"
 
 
 class Node(NamedTuple):
-    """An operation on earlier nodes, by their places; a leaf without operation.
+    """An operation on earlier nodes, given by their indices; or a leaf without operation.
 
-    - `fixed`: the number that it is compiled for, None if there is none. `depth`: of the longest chain below it.
+    - `fixed`: its constant argument, or None. `depth`: length of the longest chain below it.
     """
 
     operation: str
@@ -43,8 +43,8 @@ class Node(NamedTuple):
 class Operations(NamedTuple):
     """Operations of one kind and depth.
 
-    - `operands`: for each argument, the places of its values. `takes_conditions`: of each argument.
-    - `begin`: the place of the first result, which the others follow.
+    - `operands`: for each argument, the indices of its values. `takes_conditions`: whether each one is a condition.
+    - `begin`: the index of the first result; the others follow.
     """
 
     operation: str
@@ -55,7 +55,7 @@ class Operations(NamedTuple):
     begin: int
 
     def evaluate(self, numbers: Float[Array, " place"], conditions: Bool[Array, " place"]) -> Value:
-        """The results, from all values so far."""
+        """Computes the results from all previous values."""
         kinds = zip(self.operands, self.takes_conditions, strict=True)
         arguments: list[Value] = [(conditions if is_condition else numbers)[at] for at, is_condition in kinds]
         if self.fixed is not None:
@@ -64,13 +64,13 @@ class Operations(NamedTuple):
 
 
 class Together:
-    """Expressions whose operations are computed together, each shared part once.
+    """Expressions whose operations are computed together; shared parts are computed once.
 
     **Arguments:**
 
-    - `expressions`: what to compute. `names`: of the values that a call is given.
-    - `formulas`: what other names stand for.
-    - `outcomes_of`: conditions whose outcomes a call is given.
+    - `expressions`: the expressions to compute. `names`: names of the values passed to a call.
+    - `formulas`: definitions of other names.
+    - `outcomes_of`: conditions whose outcomes are passed to a call.
     """
 
     def __init__(
@@ -93,35 +93,35 @@ class Together:
     def __call__(
         self, values: Float[Array, " name"], outcomes: Bool[Array, " condition"]
     ) -> Float[Array, " expression"]:
-        """The value of each expression."""
+        """Computes the value of each expression."""
         constants, blank = jnp.asarray(self.numbers, values.dtype), jnp.zeros(self.count, values.dtype)
         numbers = jnp.concatenate([values, constants, blank])
         conditions = jnp.concatenate([outcomes, jnp.zeros(self.conditions, bool)])
         for group in self.groups:
-            found = jnp.asarray(group.evaluate(numbers, conditions))
+            results = jnp.asarray(group.evaluate(numbers, conditions))
             end = group.begin + len(group.operands[0])
             if group.gives_conditions:
-                conditions = conditions.at[group.begin : end].set(found)
+                conditions = conditions.at[group.begin : end].set(results)
             else:
-                numbers = numbers.at[group.begin : end].set(found)
+                numbers = numbers.at[group.begin : end].set(results)
         return numbers[self.results]
 
     @property
     def dependencies(self) -> Bool[np.ndarray, "expression name"]:
-        """Whether each expression may change with each value that a call is given."""
-        found = np.zeros((len(self.nodes), self.given), bool)
-        found[np.arange(self.given), np.arange(self.given)] = True
+        """Whether each expression can change with each value passed to a call."""
+        depends = np.zeros((len(self.nodes), self.given), bool)
+        depends[np.arange(self.given), np.arange(self.given)] = True
         for at, node in enumerate(self.nodes):
             if node.operands and not node.is_condition:
-                found[at] = found[[*node.operands]].any(axis=0)
-        return found[self.wanted]
+                depends[at] = depends[[*node.operands]].any(axis=0)
+        return depends[self.wanted]
 
     def append(self, node: Node) -> int:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
     def add(self, operation: str, *operands: int, fixed: float | None = None) -> int:
-        """The place of an operation, which is computed once."""
+        """Returns the index of an operation, and adds it if it is new."""
         depth = 1 + max(self.nodes[at].depth for at in operands)
         node = Node(operation, operands, fixed, depth)
         if node not in self.known:
@@ -134,7 +134,7 @@ class Together:
         return self.constants[value]
 
     def place(self, expression: Expression) -> int:
-        """The place of the value of an expression."""
+        """Returns the index of an expression's value."""
         if expression in self.by_condition:
             return self.by_condition[expression]
         match expression:
@@ -152,15 +152,15 @@ class Together:
             case Application(name, arguments):
                 at = COMPILED_FOR.get(name)
                 if at is not None and isinstance(number := arguments[at], Number):
-                    rest = (self.place(each) for place, each in enumerate(arguments) if place != at)
-                    return self.add(name, *rest, fixed=float(number.value))
-                places = [self.place(each) for each in arguments]
+                    others = (self.place(argument) for place, argument in enumerate(arguments) if place != at)
+                    return self.add(name, *others, fixed=float(number.value))
+                places = [self.place(argument) for argument in arguments]
                 if OPERATIONS[name].folds:
                     return self.fold(name, places)
                 return self.add(name, *places)
 
     def place_pieces(self, pieces: Sequence[Expression]) -> int:
-        """Pieces one within another, so that each has three arguments."""
+        """Nests pieces so that every operation has three arguments."""
         pairs = len(pieces) // 2
         value = self.place(pieces[-1]) if len(pieces) % 2 else self.number(float("nan"))
         for at in range(2 * pairs - 2, -1, -2):
@@ -168,7 +168,7 @@ class Together:
         return value
 
     def fold(self, operation: str, places: Sequence[int]) -> int:
-        """Many arguments in pairs, and their values in pairs, since a chain would be deep."""
+        """Combines arguments pairwise in a tree, which is less deep than a chain."""
         if not places:
             return self.number(float(OPERATIONS[operation].empty or 0.0))
         while len(places) > 1:
@@ -177,7 +177,7 @@ class Together:
         return places[0]
 
     def arrange(self) -> None:
-        """Gives each node its place among the numbers or the conditions: leaves first, and groups by their depth."""
+        """Assigns indices among the numbers or the conditions: leaves first, then groups by depth."""
         leaves = [at for at, node in enumerate(self.nodes) if not node.operands]
         conditions = [at for at in leaves if self.nodes[at].is_condition]
         named = [at for at in leaves if not self.nodes[at].is_condition and at not in {*self.constants.values()}]
@@ -187,12 +187,12 @@ class Together:
         self.groups: list[Operations] = []
         inner = sorted((at for at, node in enumerate(self.nodes) if node.operands), key=self.kind)
         for _, members in itertools.groupby(inner, self.kind):
-            every = [*members]
-            group = [self.nodes[at] for at in every]
+            indices = [*members]
+            group = [self.nodes[at] for at in indices]
             first = group[0]
             begin = counts[first.is_condition]
             counts[first.is_condition] += len(group)
-            places |= {at: begin + place for place, at in enumerate(every)}
+            places |= {at: begin + place for place, at in enumerate(indices)}
             columns = zip(*(node.operands for node in group), strict=True)
             operands = tuple(np.array([places[at] for at in column]) for column in columns)
             kinds = tuple(self.nodes[at].is_condition for at in first.operands)
@@ -201,7 +201,7 @@ class Together:
         self.count, self.conditions = counts[False] - len(numbers), counts[True] - len(conditions)
 
     def kind(self, at: int) -> tuple[int, str, int, tuple[float, ...], tuple[bool, ...]]:
-        """What nodes of a group share."""
+        """Returns the key that the nodes of a group share."""
         node = self.nodes[at]
-        kinds = tuple(self.nodes[each].is_condition for each in node.operands)
+        kinds = tuple(self.nodes[operand].is_condition for operand in node.operands)
         return node.depth, node.operation, len(node.operands), () if node.fixed is None else (node.fixed,), kinds

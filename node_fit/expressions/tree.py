@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Number(NamedTuple):
-    """A constant; a whole number stays one, and a truth value is a condition."""
+    """A constant; integers stay integers, and a truth value is a condition."""
 
     value: float | int | bool
 
@@ -31,7 +31,7 @@ COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 def parts(expression: Expression) -> Iterator[Expression]:
-    """An expression and all expressions in it, outer ones first, from left to right."""
+    """Yields an expression and all its subexpressions, outer ones first, from left to right."""
     stack = [expression]
     while stack:
         node = stack.pop()
@@ -56,7 +56,7 @@ def comparisons(expression: Expression) -> Iterator[Application]:
 
 
 def degree(expression: Expression, name: str) -> float:
-    """The degree of an expression as a polynomial in a name; infinite if it is none."""
+    """Returns the degree of an expression as a polynomial in a name; infinite if it is not a polynomial."""
     match expression:
         case Symbol(found):
             return 1 if found == name else 0
@@ -73,7 +73,7 @@ def degree(expression: Expression, name: str) -> float:
 
 
 def changes_once(comparison: Application, name: str, constants: Collection[str]) -> bool:
-    """Whether an inequality is linear in a name, and thus changes at one value of it, and else has constants alone."""
+    """Whether an inequality is linear in a name, so that it switches at one value, with only constants besides."""
     if comparison.function not in COMPARISONS[:4]:
         return False
     is_known = all(symbol == name or symbol in constants for symbol in symbols(comparison))
@@ -85,7 +85,7 @@ def operands(expression: Expression) -> tuple[Expression, ...]:
 
 
 def whole_number(expression: Expression) -> int | None:
-    """The value of a number without a fraction, which may have a sign; None for any other expression."""
+    """Returns the value of an integer, possibly with a sign; None for any other expression."""
     match expression:
         case Application("negative", (Number() as number,)):
             value = whole_number(number)
@@ -99,14 +99,14 @@ def whole_number(expression: Expression) -> int | None:
 
 
 class ExpressionSize(NamedTuple):
-    """How many parts an expression has, and how deep they are nested."""
+    """Returns the number of parts of an expression and their nesting depth."""
 
     nodes: int
     depth: int
 
 
 def measure(expression: Expression, names: Mapping[str, ExpressionSize] = MappingProxyType({})) -> ExpressionSize:
-    """The size of an expression once names are replaced by expressions of known sizes."""
+    """Returns the size of an expression after names are replaced by expressions of known sizes."""
     nodes, deepest, stack = 0, 0, [(expression, 1)]
     while stack:
         node, depth = stack.pop()
@@ -118,7 +118,7 @@ def measure(expression: Expression, names: Mapping[str, ExpressionSize] = Mappin
 
 
 def split_sum(expression: Expression) -> dict[Expression, float]:
-    """The terms of a sum, each with its factor."""
+    """Returns the terms of a sum with their factors."""
     match expression:
         case Application("+", terms):
             parts = [split_sum(each) for each in terms]
@@ -137,7 +137,7 @@ def split_sum(expression: Expression) -> dict[Expression, float]:
 
 
 def substitute(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:
-    """The expression with names replaced by expressions."""
+    """Replaces names in an expression by expressions."""
     if isinstance(expression, Symbol):
         return replacements.get(expression.name, expression)
     if isinstance(expression, Application):

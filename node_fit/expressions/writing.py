@@ -1,11 +1,11 @@
-"""Expressions as text, in the spelling of equations, and in Python with SymPy's functions."""
+"""Writes expressions as text, in the grammar of equations and in Python with SymPy."""
 
 from collections.abc import Callable, Mapping
 
 from .operations import OPERATIONS
 from .tree import COMPARISONS, Application, Expression, Number, Symbol
 
-# How an operator is written, how it binds, and how tightly its right operand has to.
+# Text of an operator, its precedence, and the minimum precedence of its right operand.
 INFIX_TEXT: dict[str, tuple[str, int, int]] = {
     "or": (" or ", -4, -3),
     "and": (" and ", -3, -2),
@@ -16,19 +16,19 @@ INFIX_TEXT: dict[str, tuple[str, int, int]] = {
     "/": ("/", 2, 3),
     "^": ("**", 3, 4),
 }
-# How `not` binds; and what binds less than anything, as within parentheses.
+# Precedence of `not`, and the lowest precedence, as within parentheses.
 NOT, LOOSEST = -2, -5
-# Whole exponents that are part of an operation rather than numbers in it.
+# Integer exponents that count as part of the operation, not as constants.
 EXPONENTS = (2, 3, 4, 5)
 
 
 def write(expression: Expression, constant: Callable[[float], str] | None = None, least: int = LOOSEST) -> str:
-    """The text of an expression.
+    """Writes an expression as text.
 
     **Arguments:**
 
-    - `constant`: writes numbers, but for small whole exponents; None if they are written as they are.
-    - `least`: parentheses enclose what binds less than this.
+    - `constant`: writes numbers except small integer exponents; None to write them as they are.
+    - `least`: minimum precedence of text without parentheses.
     """
 
     def number(value: float | int) -> str:
@@ -53,10 +53,12 @@ def write(expression: Expression, constant: Callable[[float], str] | None = None
             sign, binds, right = INFIX_TEXT[name]
             # Powers bind to the right, and comparisons to neither side.
             left = 4 if name == "^" else right if name in COMPARISONS else binds
-            text = write(first, constant, left) + "".join(sign + write(each, constant, right) for each in others)
+            text = write(first, constant, left) + "".join(
+                sign + write(argument, constant, right) for argument in others
+            )
             return enclose(text, binds < least)
         case Application(name, arguments):
-            return f"{name}({', '.join(write(each, constant) for each in arguments)})"
+            return f"{name}({', '.join(write(argument, constant) for argument in arguments)})"
 
 
 def enclose(text: str, needed: bool) -> str:
@@ -64,9 +66,9 @@ def enclose(text: str, needed: bool) -> str:
 
 
 def write_sympy(expression: Expression, names: Mapping[str, str]) -> str:
-    """An expression in Python with SymPy as `sp`.
+    """Writes an expression in Python with SymPy as `sp`.
 
-    **Arguments:** `names`: how each name is written there.
+    **Arguments:** `names`: Python text of each name.
     """
     match expression:
         case Number(bool() as value):
@@ -78,4 +80,4 @@ def write_sympy(expression: Expression, names: Mapping[str, str]) -> str:
         case Symbol(name):
             return names[name]
         case Application(name, arguments):
-            return OPERATIONS[name].sympy([write_sympy(each, names) for each in arguments])
+            return OPERATIONS[name].sympy([write_sympy(argument, names) for argument in arguments])

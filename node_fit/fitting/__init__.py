@@ -1,1 +1,1 @@
-"""`fit`: options, recipes, choices made from the data, diagnosis."""
+"""`fit`: options, recipes, automatic choices and diagnosis."""

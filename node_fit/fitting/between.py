@@ -1,7 +1,7 @@
-"""Whether a model stays near the data where it starts, and what drives it, lie between those of the training data.
+"""Checks that a model stays near the data for initial states and inputs between those of the training data.
 
-A network that fits few trajectories well may run away from a dose or a start between two of theirs, which no trajectory
-of theirs tells; and one trajectory held out tells it by chance.
+A network that fits few trajectories well can run away for a dose or an initial state between two of them. The training
+data cannot reveal this, and a single held-out trajectory only does so by chance.
 """
 
 import itertools
@@ -13,19 +13,20 @@ import numpy as np
 from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
 
-# How far from one trajectory to another, of how many at the least and at the most: more of them fill the space.
+# Interpolation fractions between two trajectories, minimum and maximum number of trajectories (more fill the space),
+# and maximum number of probes.
 SHARES, FEWEST_APART, MOST_APART, MOST_PROBES = (0.25, 0.5, 0.75), 3, 16, 48
-# A model has run away this many ranges of the training data beyond them.
+# Distance beyond the training data at which a model has run away, in units of their range.
 FAR_BEYOND = 1.0
 
 
 def trajectories_between(train: Dataset, groups: Collection[str] = ()) -> Dataset | None:
-    """Trajectories whose inputs and starts lie between those of each two; None where these tell nothing more.
+    """Returns trajectories with inputs and starts between those of each pair; None if these would not be informative.
 
-    All values of a trajectory are moved by as much as its start, so that rules that read a start from several rows
-    find one. Inputs that change within a trajectory, events and angles are not mixed.
+    All values of a trajectory are shifted along with its start, so that start rules that read several rows still work.
+    Inputs that change within a trajectory, events and angles are not interpolated.
 
-    **Arguments:** `groups`: covariates that tell groups of trajectories apart, between which there is none.
+    **Arguments:** `groups`: covariates that label groups of trajectories and are not interpolated.
     """
     apart = FEWEST_APART <= len(train.trajectories) <= MOST_APART
     if not apart or train.is_driven or train.events is not None or train.angles:
@@ -35,22 +36,22 @@ def trajectories_between(train: Dataset, groups: Collection[str] = ()) -> Datase
     chosen = [pairs[number] for number in numbers]
     one, other = np.array([pair[0] for pair in chosen]), np.array([pair[1] for pair in chosen])
     share = np.array([pair[2] for pair in chosen])[:, None, None]
-    own = train.select(one)
+    base = train.select(one)
     shift = np.nan_to_num(train.ys[other, :1] - train.ys[one, :1])
-    rows = int(own.ts.shape[1])
+    rows = int(base.ts.shape[1])
     mixed = np.array([name not in groups for name in train.inputs], float)
-    us = own.us + share * mixed * (train.us[other, :1] - train.us[one, :1])
-    return replace(own.shifted(share * shift), us=us[:, :rows])
+    us = base.us + share * mixed * (train.us[other, :1] - train.us[one, :1])
+    return replace(base.shifted(share * shift), us=us[:, :rows])
 
 
 def runs_away(model: NeuralODE, train: Dataset) -> bool:
-    """Whether a model leaves the range of the training data by far, from starts and by inputs between theirs."""
-    probes = trajectories_between(train, {each.by for each in model.local})
+    """Whether a model leaves the range of the training data by far, for starts and inputs between theirs."""
+    probes = trajectories_between(train, {constant.by for constant in model.local})
     if probes is None:
         return False
     predicted = model.predict(probes)
-    known = np.where(train.mask, train.ys, np.nan)
-    low, high = np.nanmin(known, axis=(0, 1)), np.nanmax(known, axis=(0, 1))
+    measured = np.where(train.mask, train.ys, np.nan)
+    low, high = np.nanmin(measured, axis=(0, 1)), np.nanmax(measured, axis=(0, 1))
     margin = FAR_BEYOND * (high - low)
     # Rows before a start have no prediction.
     inside = (predicted >= low - margin) & (predicted <= high + margin)

@@ -1,6 +1,6 @@
-"""The table of candidates: fits with other options that are tried where the first one is not good, by kinds of record.
+"""The table of candidates, by kind of record: fits with other options to try if the first fit is not good.
 
-A new idea is a row of a block below, and a test. `scripts/docs/candidates.py` writes the table into the docs.
+To add a candidate, add a row to a block below, and a test. `scripts/docs/candidates.py` writes the table into the docs.
 """
 
 import functools
@@ -38,39 +38,40 @@ from .resolve import (
 from .result import Fit
 
 FIRST_ATTEMPT = "as chosen"
-# Variables up to which equations and polynomials are tried.
+# Maximum number of variables for which equations and polynomials are tried.
 MOST_VARIABLES = 3
-# The prior on nonlinear coefficients, before their own are found.
+# Initial weight of the prior on nonlinear coefficients, before each gets its own.
 POLYNOMIAL_RIDGE = 1.0
-# The prior on a network beside a linear path: its weight for each fitted value, and at the most; and the factors of a
-# weaker and of a stronger one.
+# Weight of the prior on a network beside a linear path, per fitted value and at most; factors for a weaker and for a
+# stronger prior.
 NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 4.5), 0.15, 3.0
-# The prior on the network where data without noise are fitted well: a linear system gets a linear field.
+# Weight of the prior on the network if noise-free data are fitted well, so that a linear system gets a linear field.
 BESIDE_RIDGE = 1e-4
-# The share of a trajectory's rows that its start may be fitted to, and the most rows.
+# Fraction of a trajectory's rows to which its initial state can be fitted, and their maximum number.
 GIVEN_SHARE, GIVEN_ROWS = 0.25, 10
-# Units of the network beside a linear path.
+# Number of units of the network beside a linear path.
 NARROW_WIDTH = 16
-# Hidden states that are added at a time to a driven record's model, how often, and those behind a readout by a network.
+# Hidden states added at a time to a driven record's model, how often they are added, and hidden states behind a network
+# readout.
 MORE_HIDDEN, MOST_ADDED, HIDDEN_BEHIND = 2, 2, 2
-# Rows that tell the start of a hidden state in short trajectories, of which these are a quarter at the most.
+# Maximum number of rows used to estimate a hidden state's initial value; at most a quarter of a short trajectory.
 FIRST_ROWS = 4
-# Rows of the windows of records without inputs whose starts are read from past rows: the first there are enough of.
+# Window sizes for records without inputs whose starts are read from past rows; the first with enough windows is used.
 WINDOWS_AFTER_PAST = (64, 32, 16)
-# Starts of known equations, the first from the constants that were given.
+# Number of starts of known equations, the first from the specified constants.
 KNOWN_STARTS = {"normal": 5, "thorough": 32}
-# Rows of a window that tell its start: from a noisy first row, errors grow whatever the equations. On training rows of
-# Lorenz's system with 1 % noise, the true equations had an NRMSE of 0.36 from one row, 0.24 from 10 and 0.07 from 20.
+# Rows used to estimate a window's initial state; one noisy row is not enough for chaos. On training rows of Lorenz's
+# system with 1 % noise, the true equations had an NRMSE of 0.36 from one row, 0.24 from 10 and 0.07 from 20.
 CHAOTIC_START = 20
 
 
 @dataclass(frozen=True)
 class Race:
-    """What has been tried of a record, from which candidates are made.
+    """The attempts made on a record, from which candidates are derived.
 
-    - `options`: those that were given. `effort`: how much is tried.
-    - `tried`: the attempts, that with the options as they were chosen first.
-    - `horizon`: rows of the windows that are fitted of a chaotic record; None of others.
+    - `options`: the user's options. `effort`: how many candidates are tried.
+    - `tried`: the attempts; the first has the automatically chosen options.
+    - `horizon`: rows of the fitted windows of a chaotic record; None for others.
     """
 
     options: Options
@@ -84,7 +85,7 @@ class Race:
 
     @property
     def first(self) -> Fit:
-        """The fit with the options as they were chosen."""
+        """The fit with the automatically chosen options."""
         return self.tried[0].fit
 
     @property
@@ -97,34 +98,35 @@ class Race:
 
     @property
     def has_direct_readout(self) -> bool:
-        """Whether all that is measured are states, none of which is an angle."""
+        """Whether only states are measured, and none is an angle."""
         return says(self.options.observation, "is_direct", False) and not self.train.angles
 
     @property
     def measures_all(self) -> bool:
-        """Whether all states are measured as far as is known, and none is an angle."""
+        """Whether all states are measured, as far as is known, and none is an angle."""
         hidden = self.options.hidden not in ("auto", 0, ())
         return self.has_direct_readout and not (hidden or count_hidden(self.first) or count_hidden(self.best.fit))
 
     @property
     def has_few_variables(self) -> bool:
-        """Whether there are few enough states and inputs for equations, and all states are measured."""
+        """Whether states and inputs are few enough for equations, and all states are measured."""
         return len(self.train.states) + len(self.train.inputs) <= MOST_VARIABLES and self.measures_all
 
     @property
     def may_hide_states(self) -> bool:
-        """Whether a state that nobody measured may be what the best fit lacks, and the user has left that open."""
+        """Whether the best fit may lack an unmeasured state, and the user has left hidden states and starts open."""
         is_left_open = self.options.hidden == "auto" and self.options.start == "auto"
         return is_left_open and self.has_direct_readout and not self.best.is_content
 
     @property
     def may_have_more_states(self) -> bool:
         """Whether the best model, whose starts are read from past rows, may need more hidden states than a linear model
-        tells of.
+        reveals.
 
-        None were asked for, more than noise is left, it does not overfit, and those added last have helped.
+        Requires that the user specified none, residuals exceed noise, the model does not overfit, and the states added
+        last have helped.
         """
-        best, added = self.best, [each for each in self.tried if each.attempt.name.endswith(MORE_STATES)]
+        best, added = self.best, [judged for judged in self.tried if judged.attempt.name.endswith(MORE_STATES)]
         if self.options.hidden != "auto" or len(added) >= MOST_ADDED or not reads_past(best.fit):
             return False
         helped = added[-1] is best if added else best.attempt.name in (FIRST_ATTEMPT, NETWORK_READOUT, PAST_ROWS)
@@ -133,8 +135,7 @@ class Race:
 
     @property
     def may_hold_elsewhere(self) -> bool:
-        """Whether few variables, which the first network has fitted well, may have a model that holds from other
-        starts."""
+        """Whether another model may generalize better to other initial states, if a network fits few variables well."""
         field, last = self.options.field, self.tried[-1].attempt.name
         network = callable(field) and made_of(field) is MLP and not reads_past(self.first)
         few = self.has_few_variables and has_enough_rows(self.train)
@@ -145,9 +146,9 @@ class Race:
 class Candidate:
     """A way to fit.
 
-    - `name`: what an attempt with it is called. `keys`: the keys of the config that it changes.
-    - `options`: the complete options, from what was tried; None where it does not apply.
-    - `what`, `when`: what it does, and when it applies, in words.
+    - `name`: name of its attempt. `keys`: config keys that it changes.
+    - `options`: returns the complete options, given the race; None if it does not apply.
+    - `what`, `when`: descriptions of its effect and of the condition under which it applies.
     """
 
     name: str
@@ -158,7 +159,7 @@ class Candidate:
 
 
 def begin_at_derivatives(race: Race) -> Options | None:
-    """Equations alone from constants that fit the derivatives of the data, where all states are measured."""
+    """Initializes equations alone with constants fitted to the derivatives of the data, if all states are measured."""
     options = race.options
     alone = is_equations_alone(options.field) and not says(options.field, "is_sought", False)
     if not alone or count_hidden(race.first) or race.best.is_content:
@@ -168,7 +169,7 @@ def begin_at_derivatives(race: Race) -> Options | None:
 
 
 def begin_at_several_constants(race: Race) -> Options | None:
-    """Known equations from several constants, and starts that are fitted."""
+    """Fits known equations from several sets of constants, with fitted initial states."""
     options, fit = race.options, race.first
     if options.restarts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None
@@ -178,7 +179,7 @@ def begin_at_several_constants(race: Race) -> Options | None:
 
 
 def search_equations(race: Race) -> Options | None:
-    """Equations of few terms in few variables, as `discover` finds them; of chaos, in windows."""
+    """Searches sparse equations in few variables, as `discover` does; for chaos, in windows."""
     options = race.options
     if not options.discover or not race.has_few_variables or not has_enough_rows(race.train):
         return None
@@ -190,29 +191,31 @@ def search_equations(race: Race) -> Options | None:
 
 
 def begins_with_equations(options: Options, train: Dataset) -> bool:
-    """Whether equations of few terms come before a network: all variables of a short record are measured, and nothing
-    else was asked for than a network."""
+    """Whether to try sparse equations before a network.
+
+    Requires a short record with all variables measured and no request other than a plain network.
+    """
     field = options.field
     few = has_few_values(train) and len(train.states) + len(train.inputs) <= MOST_VARIABLES
     plain = callable(field) and made_of(field) is MLP and is_plain(field) and options.discover
     measured = says(options.observation, "is_direct", False) and options.hidden in ("auto", 0, ())
     if not (few and plain and measured and has_enough_rows(train)):
         return False
-    # Inputs over many rows are learnt in windows, and rows over decades of time by a field of the logarithm.
+    # Inputs over many rows are learnt in windows; rows over decades of time need a field of the logarithm.
     facts = Facts.of(train)
-    whole = facts.longest < LONG_RECORD * WINDOWS[-1] and not facts.decades and not train.angles
-    # Equations of motion have come first where the columns are a mechanism's.
-    return whole and not may_be_mechanism(options, train)
+    is_whole = facts.longest < LONG_RECORD * WINDOWS[-1] and not facts.decades and not train.angles
+    # For columns of a mechanism, equations of motion were tried first.
+    return is_whole and not may_be_mechanism(options, train)
 
 
 def of_few_terms(options: Options) -> Options:
-    """The options of equations that are found, fitted to whole trajectories."""
+    """Returns options for sparse equations, fitted to whole trajectories."""
     changed = replace(options, field=Sparse, optimizer=LevenbergMarquardt(), restarts=1)
     return replace(changed, training=Training(window=None))
 
 
 def put_beside_linear(race: Race) -> Options | None:
-    """A small network beside a linear path, which goes on beyond the data, where the first, large one fits well."""
+    """Puts a small network beside a linear path, which extrapolates, if the first, large network fits well."""
     if not race.may_hold_elsewhere or not race.best.is_content:
         return None
     field = functools.partial(MLP, linear=True)
@@ -220,7 +223,7 @@ def put_beside_linear(race: Race) -> Options | None:
 
 
 def read_by_network(race: Race) -> Options | None:
-    """What is measured may be any function of hidden states, such as a speed without its direction."""
+    """Models the measurements as a network function of hidden states, such as a speed without its direction."""
     best = race.best
     is_left_open = race.options.hidden == "auto" and race.has_direct_readout
     if not is_left_open or best.is_content or best.attempt.is_overfitted:
@@ -229,7 +232,7 @@ def read_by_network(race: Race) -> Options | None:
 
 
 def add_hidden_states(race: Race) -> Options | None:
-    """The best model with more hidden states: what is not linear may hide them from a linear model."""
+    """Adds hidden states to the best model, since nonlinearity can hide them from a linear model."""
     if not race.may_have_more_states:
         return None
     options, before = race.options, race.best.fit.options
@@ -242,8 +245,10 @@ def add_hidden_states(race: Race) -> Options | None:
 
 
 def read_past_rows(race: Race) -> Options | None:
-    """Windows whose starts are read from the rows before them, which tell of states that nobody measured, if linear
-    models ask for any: as of records that inputs drive."""
+    """Uses windows with starts read from the preceding rows, which carry information on unmeasured states.
+
+    As for driven records, linear models determine the number of hidden states.
+    """
     train = race.train
     if not race.may_hide_states or train.is_driven or train.events is not None:
         return None
@@ -253,13 +258,13 @@ def read_past_rows(race: Race) -> Options | None:
 
 
 def hide_fitted_state(race: Race) -> Options | None:
-    """A hidden state of short trajectories whose start is fitted, and a small network beside a linear path.
+    """Adds a hidden state with a fitted start to short trajectories, and a small network beside a linear path.
 
-    Few weights follow no noise, and a start that is fitted to some rows has less of it than one that is read from them.
+    A network with few weights does not overfit noise, and a fitted start is less noisy than one read from rows.
     """
-    lengths, before = race.train.lengths, [each for each in race.tried if each.attempt.name.endswith(FITTED)]
+    lengths, earlier = race.train.lengths, [judged for judged in race.tried if judged.attempt.name.endswith(FITTED)]
     is_short = len(lengths) <= MAX_FITTED_STARTS and lengths.max() < LONG_RECORD * WINDOWS[-1]
-    if not race.may_hide_states or not is_short or (before and before[-1] is not race.best):
+    if not race.may_hide_states or not is_short or (earlier and earlier[-1] is not race.best):
         return None
     return replace(
         race.options,
@@ -273,13 +278,13 @@ def hide_fitted_state(race: Race) -> Options | None:
 
 
 def hide_state(race: Race) -> Options | None:
-    """A hidden state whose start is found, or follows from inputs that do not change, such as a dose."""
+    """Adds a hidden state whose start is estimated, or follows from constant inputs, such as a dose."""
     alone = not count_hidden(race.best.fit)
     return replace(race.options, hidden=1) if alone and race.may_hide_states else None
 
 
 def read_first_rows(race: Race) -> Options | None:
-    """A hidden state whose start is read from the first rows: a speed, or what was there before the first one."""
+    """Adds a hidden state whose start is read from the first rows, such as a speed or an amount already present."""
     rows = min(FIRST_ROWS, int(race.train.lengths.min()) // FIRST_ROWS)
     if rows < 2 or not race.may_hide_states:
         return None
@@ -288,7 +293,7 @@ def read_first_rows(race: Race) -> Options | None:
 
 
 def hide_another_state(race: Race) -> Options | None:
-    """The best fit with a hidden state, with one more."""
+    """Adds one hidden state to the best fit that has one."""
     best = race.best
     name = best.attempt.name
     if HIDDEN_STATE not in name or name.endswith(FITTED) or not race.may_hide_states:
@@ -298,7 +303,7 @@ def hide_another_state(race: Race) -> Options | None:
 
 
 def fit_linear(race: Race) -> Options | None:
-    """A linear field, which is quick, where the first fit is not good."""
+    """Tries a linear field, which is quick, if the first fit is not good."""
     is_good = race.first.diagnose().kind in CONTENT and not race.tried[0].runs_away
     if not race.measures_all or is_good:
         return None
@@ -307,7 +312,7 @@ def fit_linear(race: Race) -> Options | None:
 
 
 def grow_windows(race: Race) -> Options | None:
-    """A linear path and a small network with a prior, in windows that grow."""
+    """Fits a linear path and a small network with a prior in growing windows."""
     if not race.measures_all:
         return None
     share, most = NETWORK_RIDGE
@@ -321,14 +326,17 @@ def grow_windows(race: Race) -> Options | None:
 
 
 def grow_windows_again(race: Race, *, stronger: bool) -> Options | None:
-    """Windows that grow with a stronger prior, if the last such fit is overfitted; with a weaker one, if none was."""
-    before, given = [each for each in race.tried if each.attempt.name.startswith(GROWING)], race.options.penalty
-    if not before or not isinstance(given, Penalty) or not isinstance(given.ridge, str):
+    """Repeats growing windows, with a stronger prior if the last such fit overfits, or a weaker one if none does."""
+    earlier, penalty = (
+        [judged for judged in race.tried if judged.attempt.name.startswith(GROWING)],
+        race.options.penalty,
+    )
+    if not earlier or not isinstance(penalty, Penalty) or not isinstance(penalty.ridge, str):
         return None
-    overfits = [each.attempt.is_overfitted for each in before]
+    overfits = [judged.attempt.is_overfitted for judged in earlier]
     if not (overfits[-1] if stronger else not any(overfits)):
         return None
-    last = before[-1].fit.options.penalty
+    last = earlier[-1].fit.options.penalty
     assert isinstance(last, Penalty) and isinstance(last.ridge, float)
     changed = grow_windows(race)
     ridge = last.ridge * (STRONGER_PRIOR if stronger else WEAKER_PRIOR)
@@ -336,7 +344,7 @@ def grow_windows_again(race: Race, *, stronger: bool) -> Options | None:
 
 
 def fit_polynomial(race: Race, *, degree: int) -> Options | None:
-    """A polynomial of few variables, whose start is fitted where rows are few."""
+    """Fits a polynomial of few variables, with a fitted start if rows are few."""
     if not race.has_few_variables:
         return None
     return replace(
@@ -349,35 +357,35 @@ def fit_polynomial(race: Race, *, degree: int) -> Options | None:
 
 
 def fit_windows(race: Race) -> Options | None:
-    """The field that was asked for, in windows of a chaotic record."""
+    """Fits the requested field in windows of a chaotic record."""
     return replace(race.options, training=Training(window=None), restarts=1)
 
 
 def fit_as_windows_grow(race: Race, *, derivatives: bool) -> Options:
-    """The options with windows that grow; or with whole trajectories of few rows, or of a chaotic record's windows."""
-    whole = race.is_chaotic or has_few_values(race.train)
-    recipe = race.options.recipe if whole else growing_windows(race.train, derivatives=derivatives)
+    """Returns options with growing windows, or with whole trajectories for few rows or a chaotic record's windows."""
+    is_whole = race.is_chaotic or has_few_values(race.train)
+    recipe = race.options.recipe if is_whole else growing_windows(race.train, derivatives=derivatives)
     return replace(race.options, recipe=recipe, optimizer=LevenbergMarquardt(), training=Training(window=None))
 
 
 def choose_start(options: Options, train: Dataset) -> MakeStart | str:
-    """The rule that was asked for; else a fitted start where rows are few, since the first of them is noisy, and
-    elsewhere one that windows may begin with."""
+    """Returns the requested start rule; by default a fitted start if rows are few, since the first row is noisy, and
+    otherwise one that works for windows."""
     if options.start != "auto":
         return options.start
     return functools.partial(Fitted, given=count_given(train)) if has_few_values(train) else First
 
 
 def count_given(train: Dataset) -> int:
-    """Rows of a new trajectory to which its start is fitted: they do not count, so that most of a short one do."""
+    """Returns the number of rows of a new trajectory used to fit its start; few, because these rows are not scored."""
     return int(np.clip(np.median(train.lengths) * GIVEN_SHARE, 1, GIVEN_ROWS))
 
 
 def set_ridge(options: Options, weight: float) -> Penalty:
-    """The penalty that was asked for, with a weight of the prior that was left open."""
+    """Returns the user's penalty, with this weight of the prior if it was left open."""
     assert isinstance(options.penalty, Penalty)
-    given = options.penalty.ridge
-    return replace(options.penalty, ridge=weight if isinstance(given, str) else given)
+    ridge = options.penalty.ridge
+    return replace(options.penalty, ridge=weight if isinstance(ridge, str) else ridge)
 
 
 GROWING, PAST_ROWS, MORE_STATES = "growing windows", "windows after past rows", "more hidden states"
@@ -520,7 +528,7 @@ IN_WINDOWS = Candidate(
     "windows", ("training.window",), fit_windows, "the field that was asked for", "the record is chaotic"
 )
 
-# The candidates of each kind of record, in the order in which they are tried.
+# The candidates for each kind of record, in the order in which they are tried.
 CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
     "known equations": OF_KNOWN,
     "a chaotic record, in windows of 50 rows": (replace(FEW_TERMS, name=SPARSE_IN_WINDOWS), *POLYNOMIALS, IN_WINDOWS),
@@ -544,9 +552,9 @@ CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
 
 
 def candidates_of(race: Race) -> Sequence[Candidate]:
-    """The candidates for a kind of record, in the order in which they are tried."""
+    """Returns the candidates for the kind of record, in the order in which they are tried."""
     field, (known, chaotic, driven, small, few, large) = race.options.field, CANDIDATES_BY_KIND.values()
-    # Where rows span decades of time, any other field needs an implicit method, of which a step takes many seconds.
+    # If rows span decades of time, any other field needs an implicit method, which takes many seconds per step.
     if not callable(field) or made_of(race.first.options.field) is LogTimeMLP:
         return ()
     if says(field, "has_equations", False):

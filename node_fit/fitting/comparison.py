@@ -1,7 +1,7 @@
-"""Errors by which fits to the same data are compared: on the rows that count for all of them, and in one unit.
+"""Errors for comparing fits to the same data, on the rows scored for all of them and in the same unit.
 
-A start that is read from ten rows leaves them out of the score, one that is the first row leaves out that alone; and
-the spread of a few held-out rows is another unit than that of the training data. Either would decide between two fits.
+A start read from ten rows excludes these from the score; a start at the first row excludes only that row. The spread of
+a few held-out rows is a different unit than that of the training data. Either difference could decide a comparison.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from ..evaluation.baselines import mean
 from ..evaluation.metrics import prediction_errors, root_mean, squared_errors
 
 Squares = Float[np.ndarray, "trajectory time state"]
-# A fit is worse than no model if its error is so many times that of the training mean, in which less than this share of
-# the spread of the training data does not count.
+# Multiple of the training mean's error above which a fit is worse than no model, and the minimum of that error as a
+# fraction of the spread of the training data.
 TIMES_THE_MEAN, LEAST_MEAN = 3.0, 0.1
 
 
@@ -24,8 +24,8 @@ TIMES_THE_MEAN, LEAST_MEAN = 3.0, 0.1
 class Misfit:
     """The squared errors of a fit on some data, in units of the variance of each state in the training data.
 
-    - `squares`, `of_mean`: of the fit, and of the mean of the training data.
-    - `counts`: which values count in the score of the fit.
+    - `squares`, `of_mean`: squared errors of the fit, and of the mean of the training data.
+    - `counts`: mask of the values that count in the fit's score.
     """
 
     squares: Squares
@@ -34,18 +34,18 @@ class Misfit:
 
     @staticmethod
     def of(scored: Dataset, predicted: Squares, train: Dataset) -> "Misfit":
-        """The misfit of predictions.
+        """Computes the misfit of predictions.
 
-        **Arguments:** `scored`: the data with the rows that count. `predicted`: of the fit. `train`: all training data.
+        **Arguments:** `scored`: the data with the scored rows. `predicted`: predictions. `train`: all training data.
         """
         spread = prediction_errors(train)
-        unit = np.where(spread > 0, spread, np.inf) ** 2  # A state that never moves tells nothing apart.
+        unit = np.where(spread > 0, spread, np.inf) ** 2  # A constant state can't distinguish fits.
         counts = scored.mask & (spread > 0)
         of_mean = squared_errors(scored, mean(train, scored))
         return Misfit(squared_errors(scored, predicted) / unit, of_mean / unit, counts)
 
     def error_on(self, counts: np.ndarray, *, of_mean: bool = False) -> float:
-        """The root mean square over the states of their errors on these values; NaN if there are none."""
+        """Computes the root mean square over states of their errors on these values; NaN without values."""
         squares = self.of_mean if of_mean else self.squares
         means = [squares[..., state][here].mean() for state, here in enumerate(np.moveaxis(counts, 2, 0)) if here.any()]
         return root_mean(np.array(means))
@@ -53,31 +53,31 @@ class Misfit:
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of a fit by roles of data, and whether one of them is far above that of the training mean."""
+    """The errors of a fit by role of the data, and whether one of them is far above that of the training mean."""
 
     by_role: Mapping[str, float]
     is_worse_than_mean: bool
 
     @staticmethod
     def of(misfits: Mapping[str, Misfit], counts: Mapping[str, np.ndarray] | None = None) -> "Errors":
-        """The errors on the values that count, or on others."""
-        found: dict[str, float] = {}
+        """Computes the errors on the scored values, or on the values of `counts`."""
+        by_role: dict[str, float] = {}
         is_worse = False
         for role, misfit in misfits.items():
             here = misfit.counts if counts is None else counts[role]
-            found[role] = misfit.error_on(here)
-            is_worse |= found[role] > TIMES_THE_MEAN * max(misfit.error_on(here, of_mean=True), LEAST_MEAN)
-        return Errors(found, is_worse)
+            by_role[role] = misfit.error_on(here)
+            is_worse |= by_role[role] > TIMES_THE_MEAN * max(misfit.error_on(here, of_mean=True), LEAST_MEAN)
+        return Errors(by_role, is_worse)
 
     @property
     def worst(self) -> float:
-        """The largest; infinite if one is not finite."""
+        """The largest error; infinite if any is not finite."""
         worst = max(self.by_role.values())
         return worst if np.isfinite(worst) else np.inf
 
 
 def errors_in_common(several: Sequence[Mapping[str, Misfit]]) -> list[Errors]:
-    """The errors of fits on the values that count for all of them; on its own values for each where none does."""
+    """Computes the errors of fits on the values scored for all of them; without common values, on each fit's own."""
     common: dict[str, np.ndarray] = {}
     for role in several[0] if several else ():
         counts = [misfits[role].counts for misfits in several]

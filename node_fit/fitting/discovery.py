@@ -1,4 +1,4 @@
-"""`discover`: from measurements to equations with constants, rivals, and a verdict."""
+"""`discover` finds equations with constants from measurements, with rivals and a verdict."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +21,16 @@ from ..runtime.validation import check_argument, says_where
 from .fit import fit
 from .result import Fit
 
-# Difference of evidence within which a system is a rival.
+# Maximum difference in evidence for a system to count as a rival.
 RIVAL = 10.0
-# Standard deviations that two systems must differ by to be told apart.
+# Minimum difference by which two systems can be distinguished [standard deviations].
 LEAST_DIFFERENCE = 0.1
-# Starts of which the one that tells rivals apart is chosen.
+# Number of initial states among which the most discriminating one is chosen.
 EXPERIMENTS = 24
 
 
 class Bands(NamedTuple):
-    """The mean over systems by their evidence, and the range that holds the central share; each `(row, state)`."""
+    """The evidence-weighted mean over systems, and the bounds of the central range; all `(row, state)`."""
 
     mean: np.ndarray
     lower: np.ndarray
@@ -38,32 +38,32 @@ class Bands(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """A start from which the best system and a rival differ: by how many standard deviations of the data."""
+    """An initial state from which the best system and a rival differ by `difference` standard deviations."""
 
     start: dict[str, float]
     rival: FoundSystem
     difference: float
 
     def __str__(self) -> str:
-        at = ", ".join(f"{name} = {value:.3g}" for name, value in self.start.items())
+        start = ", ".join(f"{name} = {value:.3g}" for name, value in self.start.items())
         far = f"they differ by {self.difference:.2g} standard deviations"
         if self.difference < LEAST_DIFFERENCE:
-            return f"no start within the data's range tells the first two apart: from {at}, {far}."
-        return f"a record from {at} would tell the first two apart: {far}."
+            return f"no start within the data's range tells the first two apart: from {start}, {far}."
+        return f"a record from {start} would tell the first two apart: {far}."
 
 
 @dataclass
 class Discovery:
-    """What `discover` found.
+    """The result of `discover`.
 
     - `front`: systems by size, each with a smaller error than all smaller ones.
-    - `ranked`: all systems that were refined, the best first. `rivals`: those within the evidence of the best.
-    - `shares`: for each state, the share of resamples in which each term of the best was found.
-    - `verdict`: a sentence; `explained`: whether an equation explains the records.
-    - `options`: of the fit of the best; `bounds`: of known constants.
-    - `reached`: states along the trajectories of the model that was read, `(row, state)`; None of measurements.
-    - `interrupted`: whether Ctrl-C has ended the search.
-    - `renamed`: names of columns that equations can't have, and what they are in equations and in `data`.
+    - `ranked`: all refined systems, best first. `rivals`: those with evidence close to that of the best.
+    - `shares`: for each state, the share of resamples in which each term of the best system was found.
+    - `verdict`: a sentence. `explained`: whether an equation explains the records.
+    - `options`: options for fitting the best system. `bounds`: bounds of known constants.
+    - `reached`: states along the trajectories of the source model, `(row, state)`; None for measurements.
+    - `interrupted`: whether Ctrl-C ended the search.
+    - `renamed`: column names that are invalid in equations, with their replacements in equations and in `data`.
     """
 
     data: Dataset
@@ -80,9 +80,9 @@ class Discovery:
 
     @staticmethod
     def of(found: Findings, data: Dataset, options: Options) -> "Discovery":
-        """What a search has found in data, with the options of the fit of the best."""
-        told = (found.ranked, found.shares, found.explained, found.verdict)
-        return Discovery(data, *told, options, interrupted=found.interrupted)
+        """Converts the findings of a search, with the options for fitting the best system."""
+        results = (found.ranked, found.shares, found.explained, found.verdict)
+        return Discovery(data, *results, options, interrupted=found.interrupted)
 
     @property
     def found(self) -> FoundSystem:
@@ -91,40 +91,42 @@ class Discovery:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of the states, of which the last may be hidden."""
+        """Names of the states; the last can be hidden."""
         return tuple(self.found.equations)
 
     @property
     def front(self) -> list[FoundSystem]:
         front: list[FoundSystem] = []
-        for each in sorted(self.ranked, key=lambda one: (one.size, one.error)):
-            if not front or each.error < front[-1].error:
-                front.append(each)
+        for system in sorted(self.ranked, key=lambda one: (one.size, one.error)):
+            if not front or system.error < front[-1].error:
+                front.append(system)
         return front
 
     @property
     def rivals(self) -> list[FoundSystem]:
-        return [each for each in self.ranked[1:] if each.evidence - self.found.evidence < RIVAL and not each.escapes]
+        return [
+            system for system in self.ranked[1:] if system.evidence - self.found.evidence < RIVAL and not system.escapes
+        ]
 
     @property
     def best(self) -> Fit:
-        """A `Fit` of `Known` with the best equations; its `confidence` has the intervals of the constants."""
+        """A `Fit` of `Known` with the best equations; its `confidence` returns intervals of the constants."""
         if self._fit is None:
             self._fit = fit(self.data, field=self.known(), options=self.options)
         return self._fit
 
     def known(self, place: int = 0) -> functools.partial[Known]:
-        """What makes the field of the system at a place of `ranked`."""
-        each = self.ranked[place]
+        """Returns the constructor of the field of the system at index `place` in `ranked`."""
+        system = self.ranked[place]
         constants = {
-            name: place_within(value, self.bounds.get(name, (None, None))) for name, value in each.constants.items()
+            name: place_within(value, self.bounds.get(name, (None, None))) for name, value in system.constants.items()
         }
-        return functools.partial(Known, equations=each.equations, constants=constants)
+        return functools.partial(Known, equations=system.equations, constants=constants)
 
     @property
     def weights(self) -> np.ndarray:
         """The probability of the best system and of each rival."""
-        evidence = np.array([each.evidence for each in (self.found, *self.rivals)])
+        evidence = np.array([system.evidence for system in (self.found, *self.rivals)])
         weights = np.exp(-(evidence - evidence[0]) / 2)
         return weights / weights.sum()
 
@@ -135,21 +137,21 @@ class Discovery:
         us: Mapping[str, np.ndarray] | None = None,
         level: float = 0.9,
     ) -> Bands:
-        """Simulations of the best system and its rivals, averaged by their probability.
+        """Simulates the best system and its rivals, and averages them by probability.
 
-        The bands hold a share `level` of the probability; they show what is not known of the equations, and neither
-        noise nor what is not known of the constants.
+        The bands contain a share `level` of the probability. They show the uncertainty of the equations, but neither
+        noise nor the uncertainty of the constants.
 
-        **Arguments:** `y0`: the start by state. `ts`: `(row,)`. `us`: inputs by name, `(row,)`.
+        **Arguments:** `y0`: initial values by state. `ts`: `(row,)`. `us`: inputs by name, `(row,)`.
 
-        **Raises:** `ValueError` if no system can be simulated from there.
+        **Raises:** `ValueError` if no system can be simulated from `y0`.
         """
         start, ts = [float(y0[name]) for name in self.states], np.asarray(ts, float)
-        solved = [each.simulate(start, ts, us) for each in (self.found, *self.rivals)]
+        solved = [system.simulate(start, ts, us) for system in (self.found, *self.rivals)]
         pairs = [(weight, ys) for weight, ys in zip(self.weights, solved, strict=True) if ys is not None]
         if not pairs:
             raise ValueError(f"no system that was found can be simulated from {dict(y0)} to {ts[-1]:g}.")
-        weights, ys = np.array([weight for weight, _ in pairs]), np.stack([each for _, each in pairs])
+        weights, ys = np.array([weight for weight, _ in pairs]), np.stack([path for _, path in pairs])
         weights = weights / weights.sum()
         order = np.argsort(ys, axis=0)
         ranked = np.take_along_axis(ys, order, axis=0)
@@ -162,9 +164,10 @@ class Discovery:
         return Bands(np.tensordot(weights, ys, 1), quantile((1 - level) / 2), quantile((1 + level) / 2))
 
     def experiment(self) -> Experiment | None:
-        """The start within the range of the data from which the best system and its first rival differ most.
+        """Finds the initial state within the range of the data from which the best system and its first rival differ
+        most.
 
-        None if there is no rival. Inputs are those of the first record.
+        None without a rival. Inputs are those of the first record.
         """
         if not self.rivals:
             return None
@@ -172,31 +175,31 @@ class Discovery:
         rows = int(data.lengths[0])
         ts, values = data.ts[0, :rows], self.reached
         if values is None:
-            values = np.concatenate([data.ys[at, :n] for at, n in enumerate(data.lengths)])
-        us = {name: data.us[0, :rows, at] for at, name in enumerate(data.inputs)}
+            values = np.concatenate([data.ys[index, :n] for index, n in enumerate(data.lengths)])
+        us = {name: data.us[0, :rows, index] for index, name in enumerate(data.inputs)}
         low, high, scale = np.nanmin(values, 0), np.nanmax(values, 0), np.nanstd(values, 0)
         best: tuple[float, np.ndarray] | None = None
         for start in np.random.default_rng(0).uniform(low, high, (EXPERIMENTS, len(low))):
-            one, other = self.found.simulate(start, ts, us), rival.simulate(start, ts, us)
-            if one is not None and other is not None:
-                gap = float(np.sqrt((((one - other) / scale) ** 2).mean()))
+            best_ys, rival_ys = self.found.simulate(start, ts, us), rival.simulate(start, ts, us)
+            if best_ys is not None and rival_ys is not None:
+                gap = float(np.sqrt((((best_ys - rival_ys) / scale) ** 2).mean()))
                 best = (gap, start) if best is None or gap > best[0] else best
         if best is None:
             return None
         return Experiment(dict(zip(self.states, map(float, best[1]), strict=True)), rival, best[0])
 
     def sympy(self) -> dict[str, object]:
-        """The best equations as SymPy's expressions, by state (`pip install sympy`)."""
+        """Returns the best equations as SymPy expressions, by state (`pip install sympy`)."""
         import sympy
 
         names = {name: sympy.Symbol(name) for name in (*self.states, *self.data.inputs)}
         return {state: sympy.parse_expr(text, local_dict=names) for state, text in self.found.shown.items()}
 
     def latex(self) -> str:
-        """The best equations in LaTeX, by SymPy (`pip install sympy`)."""
+        """Returns the best equations in LaTeX, from SymPy (`pip install sympy`)."""
         import sympy
 
-        rows = [rf"\dot{{{state}}} = {sympy.latex(each)}" for state, each in self.sympy().items()]
+        rows = [rf"\dot{{{state}}} = {sympy.latex(rate)}" for state, rate in self.sympy().items()]
         return " \\\\\n".join(rows)
 
     def __str__(self) -> str:
@@ -212,17 +215,17 @@ class Discovery:
 
 
 def place_within(value: float, bounds: Bounds) -> float | list[float | None]:
-    """A constant with its bounds, moved into them where a search has left them; without bounds the number alone."""
+    """Returns a constant with its bounds, moved inside them if a search left them; without bounds, only the number."""
     lower, upper = bounds
     if bounds == (None, None):
         return value
-    room = 1e-6 * max(abs(value), *(abs(each) for each in bounds if each is not None))
+    room = 1e-6 * max(abs(value), *(abs(bound) for bound in bounds if bound is not None))
     value = value if lower is None else max(value, lower + room)
     return [value if upper is None else min(value, upper - room), lower, upper]
 
 
 class Limits(TypedDict):
-    """How much of a search is done: the arguments of `discover` of these names."""
+    """Arguments of `discover` that limit the search."""
 
     symbolic: bool | None
     resamples: int
@@ -256,27 +259,29 @@ def discover(
     found = node_fit.discover(node_fit.fit(data, field="second_order"))  # from the field of a model
     ```
 
-    Of a fit, equations are searched that give the rates of its field along its own trajectories; in a `Hybrid`, what
-    its network gives, while the known equations stay. They are then fitted to, and judged by, the measurements.
+    For a fit, the search looks for equations that reproduce the rates of its field along its own trajectories. For a
+    `Hybrid`, it replaces only the network and keeps the known equations. The equations are then fitted to the
+    measurements and judged on them.
 
     **Arguments:**
 
     - `source`: records of all states, or a fit of some or all of them.
-    - `libraries`: names of the libraries of terms, all if None; see `docs/discover.md`.
-    - `terms`, `required`, `forbidden`: terms as text, such as `"x^2/(1 + x)"`: further ones, those that every sum has,
-      and those that none has.
-    - `conserved`: sums of states that stay as they are, such as `"S + I + R"`: what leaves one enters another.
-    - `mass_action`: whether the rates are those of reactions between at most two molecules.
-    - `symbolic`: whether to search with pyoperon too; if None, where it is installed and sums of terms leave errors.
+    - `libraries`: names of the term libraries, all if None; see `docs/discover.md`.
+    - `terms`, `required`, `forbidden`: terms as text, such as `"x^2/(1 + x)"`: additional terms, terms that every sum
+      contains, and terms that no sum contains.
+    - `conserved`: conserved sums of states, such as `"S + I + R"`; any outflow of one state flows into another.
+    - `mass_action`: whether rates are limited to reactions between at most two molecules.
+    - `symbolic`: whether to also search with pyoperon; if None, only if it is installed and sums of terms leave errors.
     - `resamples`: number of resamples for the share of each term.
-    - `effort`: `quick`, `normal` or `thorough`: how many candidates are simulated.
-    - `seed`: of the symbolic search and the resamples.
-    - `seconds`: after which the search ends with the best so far; None for no limit, with which a seed repeats.
-    - `tell`: called with what is done next, a few words.
-    - `options`: of the fit `Discovery.best`, whose starts are fitted unless they say another rule.
+    - `effort`: `quick`, `normal` or `thorough`; determines how many candidates are simulated.
+    - `seed`: seed of the symbolic search and the resamples.
+    - `seconds`: time limit, after which the best result so far is returned; None for no limit, which makes results
+      reproducible for a seed.
+    - `tell`: called with a short description of the next step.
+    - `options`: options of the fit `Discovery.best`; its starts are fitted unless these specify another rule.
 
     **Raises:** `ValueError` if the data have too few rows, or events, a text is not a term, or the field can't be read;
-    `TypeError` if there is no such argument, which says where it belongs.
+    `TypeError` for an unknown argument; the message shows where it belongs.
     """
     check_argument("effort", effort, Effort, "quick, normal or thorough")
     check_argument("options", options, Options | None, "a node_fit.Options such as Options(precision='x64')")
@@ -291,11 +296,11 @@ def discover(
     if isinstance(source, Fit):
         options = options or Options(scaling=source.options.scaling)
         return discover_in(source.model.typical, source.data["train"], vocabulary, limits, options)
-    found = search(source, vocabulary, **limits)
+    findings = search(source, vocabulary, **limits)
     options = with_fitted_starts(options or Options())
-    discovery = Discovery.of(found, source, options)
-    told = "".join(f" In equations, {name!r} is {short}." for name, short in plain.items())
-    return replace(discovery, renamed=plain, verdict=discovery.verdict + told)
+    discovery = Discovery.of(findings, source, options)
+    renamings = "".join(f" In equations, {name!r} is {short}." for name, short in plain.items())
+    return replace(discovery, renamed=plain, verdict=discovery.verdict + renamings)
 
 
 def with_fitted_starts(options: Options) -> Options:
@@ -304,13 +309,13 @@ def with_fitted_starts(options: Options) -> Options:
 
 
 def discover_in(model: NeuralODE, data: Dataset, vocabulary: Vocabulary, limits: Limits, options: Options) -> Discovery:
-    """`discover`, from the field of a fitted model.
+    """Discovers equations from the field of a fitted model.
 
-    **Arguments:** `data`: to which it was fitted.
+    **Arguments:** `data`: the data to which it was fitted.
     """
-    found = search_field(model, model.scaler.marked(data), vocabulary, **limits)
+    findings = search_field(model, model.scaler.marked(data), vocabulary, **limits)
     bounds = {}
     if isinstance(model.field, Hybrid):
         bounds = dict(zip(model.field.known.constants.names, model.field.known.constants.bounds, strict=True))
     options = replace(with_fitted_starts(options), hidden=tuple(model.hidden) or 0)
-    return replace(Discovery.of(found, data, options), bounds=bounds, reached=found.reached)
+    return replace(Discovery.of(findings, data, options), bounds=bounds, reached=findings.reached)

@@ -1,4 +1,4 @@
-"""`fit`: from measured trajectories to a fitted model; and several fits that share their programs."""
+"""`fit` fits a model to measured trajectories; `fit_several` makes several fits that share compiled programs."""
 
 import logging
 from collections.abc import Sequence
@@ -40,15 +40,15 @@ from .train import train as solve
 FIT_LOG = logging.getLogger(__name__)
 
 
-# Members that are drawn around a fit: itself, and pairs on opposite sides of it.
+# Number of members drawn around a fit: the fit itself and pairs on opposite sides of it.
 DRAWN = 33
-# What may go wrong when they are drawn.
+# Errors that can occur when drawing members.
 NOT_DRAWN = (ValueError, MemoryError, np.linalg.LinAlgError, jax.errors.JaxRuntimeError)
-# Less noise leaves bands too narrow to see [share of the spread].
+# Noise below which bands are too narrow to see [fraction of the spread].
 LITTLE_NOISE = 0.01
-# Larger times have no single precision at all.
+# Larger times overflow single precision.
 LARGEST_SINGLE = 1e38
-# The options that `fit` takes by themselves.
+# The options that `fit` accepts as separate arguments.
 OWN_OPTIONS = ("field", "hidden", "start", "solver", "optimizer", "training")
 
 
@@ -78,20 +78,20 @@ def fit(
 
     **Arguments:**
 
-    - `train`: the data to fit. `validation`: data that choose the best iterate and stop the fit early.
-    - `field`: the right-hand side, such as `MLP(width=32)`. `hidden`: states that nobody measured. `start`: where
-      trajectories start, such as `Fitted`. `solver`, `optimizer`, `training`: how to solve and to train. These are the
-      options of most fits; each replaces that of `options`, unless it is None. See `Options`.
+    - `train`: the data to fit. `validation`: data used to select the best iterate and to stop the fit early.
+    - `field`: the right-hand side, such as `MLP(width=32)`. `hidden`: unmeasured states. `start`: rule for initial
+      states, such as `Fitted`. `solver`, `optimizer`, `training`: how to solve and to train. These are the most common
+      options; each overrides that in `options`, unless it is None. See `Options`.
     - `model`: an earlier model to continue from, or an ensemble drawn around one; it determines `field`, `hidden`,
       `start`, `observation`, `scaling` and `prediction_solver`.
-    - `callbacks`: called at the end of every chunk; they may stop the run.
-    - `progress`: whether to show the progress; if None, in a terminal and in a notebook.
+    - `callbacks`: called at the end of every chunk; they can stop the run.
+    - `progress`: whether to show progress; if None, in terminals and notebooks only.
     - `options`: all other options, such as `Options(penalty=Penalty(ridge=0.1), precision="x64")`.
 
     **Returns:** a `Fit`. Ctrl-C ends the training and returns the fit so far.
 
     **Raises:** `ValueError` if an argument has the wrong type, is out of range or does not fit the data;
-    `TypeError` if there is no such argument, which says where it belongs.
+    `TypeError` for an unknown argument; the message shows where it belongs.
     """
     check_data(train, "train")
     if validation is not None:
@@ -121,8 +121,8 @@ def fit(
         if before:
             callback.on_attempt(FIRST_ATTEMPT, f"{before[-1].attempt.name} is {before[-1].attempt.verdict}")
         result = solve([problem], [callback])[0]
-        for each in before:
-            result = replace(result, rival=each.fit.rival or result.rival)
+        for judged in before:
+            result = replace(result, rival=judged.fit.rival or result.rival)
         if races:
             steps.append(result.steps)
 
@@ -131,13 +131,13 @@ def fit(
                     part if rows is None or part is None else part.windows(rows, rows)
                     for part in (problem.train, problem.validation)
                 ]
-                other = build_problem(changed, parts[0] or train, parts[1], callback=callback, offset=steps[-1])
-                steps.append((found := solve([other], [callback])[0]).steps)
-                return found
+                next_problem = build_problem(changed, parts[0] or train, parts[1], callback=callback, offset=steps[-1])
+                steps.append((refit := solve([next_problem], [callback])[0]).steps)
+                return refit
 
             def go_on(changed: Options, rows: Dataset, model: NeuralODE) -> Fit:
-                other = build_problem(changed, rows, None, earlier=model, callback=callback, offset=steps[-1])
-                return solve([other], [callback])[0]
+                next_problem = build_problem(changed, rows, None, earlier=model, callback=callback, offset=steps[-1])
+                return solve([next_problem], [callback])[0]
 
             def anew(settled: Options, rows: Dataset) -> Fit:
                 return solve([build_problem(settled, rows, None)], [Callback()])[0]
@@ -147,28 +147,28 @@ def fit(
         return with_bands(result, options.members)
 
 
-# What comes before a network, for records that have the columns or the rows for it.
+# Fits tried before a network, for records with suitable columns or rows.
 OPENINGS = (fit_mechanism, race_long_record, fit_few_terms)
 
 
 def begin_race(
     options: Options, train: Dataset, validation: Dataset | None, callback: Callback
 ) -> tuple[list[Judged], bool]:
-    """Fits what comes before a network.
+    """Runs the fits that are tried before a network.
 
-    **Returns:** the fits, judged; and whether they are enough.
+    **Returns:** the judged fits, and whether they are good enough.
     """
     tried: list[Judged] = []
     for opening in OPENINGS:
-        found, is_enough = opening(options, train, validation, callback)
-        tried += found
+        fits, is_enough = opening(options, train, validation, callback)
+        tried += fits
         if is_enough:
             return tried, True
     return tried, False
 
 
 def with_precision(options: Options, field: object, train: Dataset) -> Options:
-    """The options, in double precision if equations read a time that single precision can't tell."""
+    """Returns the options, in double precision if equations read a time that single precision can't resolve."""
     if options.kind == "x64" or not needs_double(field, train):
         return options
     largest = float(np.abs(train.ts).max())
@@ -180,23 +180,27 @@ def with_precision(options: Options, field: object, train: Dataset) -> Options:
 
 
 def with_bands(fit: Fit, members: Members) -> Fit:
-    """The fit with an ensemble that is drawn around it, if one is asked for, or rows are few; else, or if none can be
-    drawn, as it is."""
-    asked = members.vary == "laplace"
-    if not (asked or (members.size is None and has_few_noisy_rows(fit))):
+    """Returns the fit with an ensemble drawn around it, if one is requested or rows are few.
+
+    Otherwise, or if no ensemble can be drawn, returns the fit unchanged.
+    """
+    is_requested = members.vary == "laplace"
+    if not (is_requested or (members.size is None and has_few_noisy_rows(fit))):
         return fit
     try:
         return replace(fit, model=fit.laplace(members.size or DRAWN), optimum=fit.model)
-    except NOT_DRAWN as error:  # A fit is never lost for its bands.
-        if asked:
+    except NOT_DRAWN as error:  # Failing bands must not lose the fit.
+        if is_requested:
             FIT_LOG.warning("no ensemble is drawn: %s", error)
         return fit
 
 
 def has_few_noisy_rows(fit: Fit) -> bool:
-    """Whether a fit describes few noisy values, which leave much of it open."""
+    """Whether a fit describes few noisy values, which leave it poorly determined."""
     train: Dataset = fit.data["train"]
-    described = any(each.kept and each.verdict in CONTENT for each in fit.attempts) and fit.status not in UNFINISHED
+    described = (
+        any(attempt.kept and attempt.verdict in CONTENT for attempt in fit.attempts) and fit.status not in UNFINISHED
+    )
     return described and fit.horizon is None and has_few_values(train) and noise_share(train) > LITTLE_NOISE
 
 
@@ -208,18 +212,18 @@ def fit_several(
     callbacks: Sequence[Callback] | None = None,
     overview: Callback | None = None,
 ) -> list[Fit | ValueError]:
-    """Makes several fits to the same data; those that differ only in seeds and numbers run in one program.
+    """Makes several fits to the same data; fits that differ only in seeds and numbers share one program.
 
     **Arguments:**
 
     - `train`, `validation`: as in `fit`.
-    - `options`: the options of each fit, all of one precision; of each a single fit is made, so that `effort` has no
-      effect, and `ensemble` is refused.
+    - `options`: the options of each fit, all of the same precision. Each makes a single fit, so `effort` has no effect,
+      and `ensemble` is rejected.
     - `callbacks`: one for each fit, called for that fit only.
     - `overview`: a callback for all fits together.
 
-    **Returns:** a fit for each of the options, in their order, or the `ValueError` that `fit` would raise for it. The
-    compilations of a program are counted in its first fit.
+    **Returns:** a fit for each of the options, in order, or the `ValueError` that `fit` would raise for it. Each
+    compilation is counted in the first fit that uses the program.
 
     **Raises:** `ValueError` if an argument has the wrong type, or the precisions differ.
     """
@@ -234,55 +238,55 @@ def fit_several(
         raise ValueError("options is empty; pass a node_fit.Options for each fit.")
     if len(callbacks) != len(options):
         raise ValueError(f"callbacks must be one for each of the {len(options)} options, got {len(callbacks)}.")
-    if any(each.members.count > 1 for each in options):
+    if any(setup.members.count > 1 for setup in options):
         raise ValueError("fit_several makes one fit for each of the options; pass ensemble=1, or use fit.")
-    if len({each.kind for each in options}) > 1:
+    if len({setup.kind for setup in options}) > 1:
         raise ValueError("fits of different precisions can't run together; pass x32 and x64 separately.")
-    if any(each.scaling.turns != options[0].scaling.turns for each in options):
+    if any(setup.scaling.turns != options[0].scaling.turns for setup in options):
         raise ValueError("fits with different angles can't run together; pass those with the same angles.")
-    options = [each.for_data(train, len(options)) for each in options]
-    if any(needs_double(each.field, train) for each in options):  # They share a precision.
-        options = [replace(each, precision="x64") for each in options]
+    options = [setup.for_data(train, len(options)) for setup in options]
+    if any(needs_double(setup.field, train) for setup in options):  # They share a precision.
+        options = [replace(setup, precision="x64") for setup in options]
     with options[0].place.scope(), ExitStack() as stack:
-        for each in callbacks:
-            stack.callback(each.on_fit_end)
+        for handler in callbacks:
+            stack.callback(handler.on_fit_end)
         problems: dict[int, FitProblem] = {}
         fits: dict[int, Fit | ValueError] = {}
-        for index, (each, callback) in enumerate(zip(options, callbacks, strict=True)):
+        for index, (setup, callback) in enumerate(zip(options, callbacks, strict=True)):
             try:
-                problem = build_problem(each, train, validation)
+                problem = build_problem(setup, train, validation)
                 callback.on_fit_start(problem.model, problem.said)
                 problems[index] = problem
             except ValueError as error:
                 fits[index] = error
         if problems:
             warn_of_data(list(problems.values()))
-            found = solve(list(problems.values()), [callbacks[index] for index in problems], overview or Callback())
-            fits |= dict(zip(problems, found, strict=True))
+            solved = solve(list(problems.values()), [callbacks[index] for index in problems], overview or Callback())
+            fits |= dict(zip(problems, solved, strict=True))
         return [fits[index] for index in range(len(options))]
 
 
 def warn_of_data(problems: Sequence[FitProblem | Fit]) -> None:
-    """Says once what looks wrong in the data."""
-    for odd in dict.fromkeys(odd for problem in problems for odd in problem.warnings):
-        FIT_LOG.warning("%s", odd)
+    """Logs each oddity of the data once."""
+    for warning in dict.fromkeys(warning for problem in problems for warning in problem.warnings):
+        FIT_LOG.warning("%s", warning)
 
 
 def with_one_start(options: Options) -> Options:
-    """The options of an ensemble, each of whose members has its own initial network."""
+    """Returns the options of an ensemble, whose members each have their own initial network."""
     if options.restarts not in ("auto", 1):
         raise ValueError("restarts keeps the best of several fits, and an ensemble keeps all; pass one of the two.")
     return replace(options, restarts=1)
 
 
 def check_callbacks(callbacks: Any) -> Sequence[Callback]:
-    """The callbacks as a list; a single one is a list of one."""
+    """Returns the callbacks as a list, wrapping a single callback."""
     several = isinstance(callbacks, Sequence) and not isinstance(callbacks, Callback)
-    found: list[Any] = [*callbacks] if several else [callbacks]
-    for each in found:
-        if not isinstance(each, Callback):
+    checked: list[Any] = [*callbacks] if several else [callbacks]
+    for item in checked:
+        if not isinstance(item, Callback):
             raise ValueError(
-                f"callbacks must be a list of node_fit.Callback objects, got {each!r:.60}; subclass node_fit.Callback "
+                f"callbacks must be a list of node_fit.Callback objects, got {item!r:.60}; subclass node_fit.Callback "
                 "and override on_chunk_end(records, state)."
             )
-    return found
+    return checked

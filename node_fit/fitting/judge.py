@@ -1,7 +1,7 @@
-"""The judge of attempts: what each is compared by, and which of them is the best, in whatever order they were made.
+"""Compares attempts and selects the best, independent of their order.
 
-Errors are those on the rows that count for all attempts. A tie goes to equations, which hold from other starts, too,
-and else to the attempt that was made first.
+Errors are computed on the rows that count for all attempts. A tie goes to equations, which generalize to other
+initial states, and otherwise to the earliest attempt.
 """
 
 import math
@@ -26,43 +26,45 @@ from .relevance import evidence_of
 from .resolve import SHORT, Choice
 from .result import Fit
 
-# Verdicts after which nothing else is tried, unless rows are few.
+# Verdicts after which no other candidate is tried, unless rows are few.
 CONTENT = ("good", "close", "noise-limited", "unfinished", "coarse")
-# A fit that leaves more than noise is no end of the search if its error, as a share of the spread, is above the first
+# If residuals exceed noise, the search continues while the error, as a fraction of the spread, is above the first
 # number and above the noise by the second factor; in windows of long records, whose fits take minutes, above the third.
 CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE, CLOSE_ENOUGH_IN_WINDOWS = 0.03, 1.3, 0.1
-# Fits after which no other is made.
+# Statuses that end the search.
 UNFINISHED = ("interrupted", "pruned")
-# The prefix of the names of attempts whose equations of few terms were searched.
+# Prefix of the names of attempts with sparse equations found by search.
 SPARSE_EQUATIONS = "equations"
-# A fit is clearly worse on validation data if its error is larger than that of training by this factor.
+# Ratio of validation to training error above which a fit is clearly worse on validation data.
 MUCH_WORSE_HELD = 1.5
-# Rows of the windows into which a chaotic record is cut.
+# Window size for chaotic records [rows].
 HORIZON = 50
-# A record of more Lyapunov times is chaotic: small errors have grown a hundredfold by its end.
+# A record longer than this many Lyapunov times is chaotic: small errors grow a hundredfold by its end.
 LYAPUNOV_TIMES = 5.0
-# Fits tie whose errors differ by a smaller factor, or that have so much less evidence. Equations tie within the second
-# factor, or a standard error (L. Breiman et al., Classification and Regression Trees, 1984, section 3.4.3).
+# Fits tie if their errors differ by less than the first factor, or their log evidence by less than the third number.
+# Equations tie within the second factor, or a standard error (L. Breiman et al., Classification and Regression Trees,
+# 1984, section 3.4.3).
 TIED_ERRORS, TIED_EQUATIONS, TIED_EVIDENCE = 1 / 0.98, 1.02, 1.0
-# Constants beside hidden states tie on validation data within this factor: some sets of both fit the same.
+# Constants beside hidden states tie on validation data within this factor: several sets of both fit equally well.
 TIED_CONSTANTS = 1 / 0.9
-# Objectives of the same equations that differ by a smaller factor are of the same optimum.
+# Objectives of the same equations that differ by a smaller factor belong to the same optimum.
 SAME_OBJECTIVE = 1 + 1e-6
-# Stands for an error of zero, which has no logarithm.
+# Floor for errors before taking their logarithm.
 TINY = 1e-300
-# Attempts are simulated as the end of a run is, in the same programs; single fits have no bands of this level.
+# Level used to simulate attempts, so that they share the compiled programs of the final report; single fits have no
+# bands.
 LEVEL = 0.9
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One of the fits that were tried.
+    """A fit that was tried.
 
-    - `name`: what it was. `verdict`: the kind of outcome, on training and validation data.
+    - `name`: name of the candidate. `verdict`: the kind of outcome, on training and validation data.
     - `train`, `validation`: errors over the spread of the training data; None without such data.
-    - `log_evidence`: of the training data, where rows are few.
-    - `horizon`: rows of the windows that it predicts, where it does not predict whole trajectories.
-    - `keys`: the keys of the config that it tried other values of. `kept`: whether it is the result.
+    - `log_evidence`: of the training data, if rows are few.
+    - `horizon`: rows of the predicted windows, if it does not predict whole trajectories.
+    - `keys`: config keys for which it tried other values. `kept`: whether it is the result.
     """
 
     name: str
@@ -77,7 +79,7 @@ class Attempt:
 
     @property
     def has_equations(self) -> bool:
-        """Whether it has equations of few terms that were found."""
+        """Whether it has sparse equations found by search."""
         return self.name.startswith(SPARSE_EQUATIONS)
 
     @property
@@ -94,11 +96,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Judged:
-    """A fit with what it is compared by.
+    """A fit with the quantities used to compare it.
 
-    - `error`: the largest on data that it saw or was chosen by. `misfits`: the errors of each value that it is made of.
+    - `error`: the largest error on training or validation data. `misfits`: the underlying errors of each value.
     - `is_worse_than_mean`: whether the mean of the training data is far better.
-    - `runs_away`: whether it leaves the data by far, from starts and by inputs between theirs, or simulated for longer.
+    - `runs_away`: whether it leaves the range of the data by far, from initial states and inputs between those of the
+      data, or when simulated for longer.
     """
 
     fit: Fit
@@ -110,17 +113,17 @@ class Judged:
 
     @property
     def is_unfit(self) -> bool:
-        """Whether it is kept only where all are unfit."""
+        """Whether it is kept only if all attempts are unfit."""
         return self.is_worse_than_mean or self.runs_away
 
     @property
     def is_acceptable(self) -> bool:
-        """Whether the verdict is none of those after which others are always tried."""
+        """Whether the verdict does not require further attempts."""
         return self.attempt.verdict in CONTENT
 
     @property
     def is_content(self) -> bool:
-        """Whether nothing else is tried for its verdict; of few values, several models are tried all the same."""
+        """Whether the verdict and error end the search; with few values, several models are still tried."""
         train = self.fit.data["train"]
         if not self.is_acceptable or self.attempt.verdict != "close" or has_few_values(train):
             return self.is_acceptable
@@ -130,10 +133,10 @@ class Judged:
 
     @property
     def standing(self) -> int:
-        """Of good fits to few rows of which none is held out: how much speaks for one beside its error.
+        """The rank of a good fit to few rows without held-out data, beyond its error.
 
-        Equations of few terms that leave nothing but noise, then fits that have an evidence: a network of thousands of
-        weights fits few rows whatever they are.
+        Sparse equations that leave only noise come first, then fits with an evidence. A network with thousands of
+        weights can fit any few rows.
         """
         if not self.is_acceptable:
             return 0
@@ -141,15 +144,15 @@ class Judged:
 
     @property
     def is_fitted_as_judged(self) -> bool:
-        """Whether it was fitted to windows if it is judged by them."""
+        """Whether it was fitted to windows if it is judged on windows."""
         horizon = self.attempt.horizon
         return horizon is None or int(self.fit.data["train"].lengths.max()) <= horizon
 
     @property
     def objective(self) -> float:
-        """What training has minimised, of equations alone: the likelihood of training rows tells their constants.
+        """The training objective of equations alone, whose constants are determined by the training likelihood.
 
-        Validation rows would mislead: at an epidemic's end, where no one is infected, any that die out validate well.
+        Validation rows would mislead: at the end of an epidemic, any constants for which it dies out validate well.
         """
         if self.fit.status == "failed":
             return math.inf
@@ -160,48 +163,48 @@ class Judged:
 
     @property
     def log_error(self) -> float:
-        """Of the error and, if nothing was held out, of all that was fitted (BIC: G. Schwarz, Ann. Stat. 6, 1978)."""
+        """The log error; without held-out data, penalized by model size (BIC: G. Schwarz, Ann. Stat. 6, 1978)."""
         values = 1 if "validation" in self.fit.data else int(self.fit.data["train"].mask.sum())
         return log(self.error) + self.fit.parameters * math.log(values) / (2 * values)
 
 
 def find_best(tried: Sequence[Judged]) -> Judged:
-    """The best of some attempts, compared on the same rows; one that is unfit only where all are."""
-    if len(tried) == 1:  # Its likelihood, which decides between fits of known equations, would take a program.
+    """Returns the best attempt, compared on the same rows; an unfit one only if all are unfit."""
+    if len(tried) == 1:  # Computing its likelihood would compile a program for nothing.
         return tried[0]
     compared = on_same_rows(tried)
-    if has_same_equations([each.fit for each in tried]):
-        return tried[first_tied([log(each.objective) for each in compared], log(SAME_OBJECTIVE))]
-    rest = [each for each in compared if not each.is_unfit] or compared
-    if not is_validated(rest[0].fit):
-        highest = max(each.standing for each in rest)
-        rest = [each for each in rest if each.standing == highest]
-    best = find_least(rest)
-    return tried[next(number for number, each in enumerate(compared) if each is best)]
+    if has_same_equations([judged.fit for judged in tried]):
+        return tried[first_tied([log(judged.objective) for judged in compared], log(SAME_OBJECTIVE))]
+    contenders = [judged for judged in compared if not judged.is_unfit] or compared
+    if not is_validated(contenders[0].fit):
+        highest = max(judged.standing for judged in contenders)
+        contenders = [judged for judged in contenders if judged.standing == highest]
+    best = find_least(contenders)
+    return tried[next(number for number, judged in enumerate(compared) if judged is best)]
 
 
 def find_least(rest: Sequence[Judged]) -> Judged:
-    """The best of attempts between which nothing but errors, or their evidence, decides."""
-    least = min(each.error for each in rest)
-    if all(has_hidden_starts(each.fit) and each.attempt.train is not None for each in rest):
-        # Of equations with a network; training rows alone tell constants apart where what is held out is at rest.
-        near = [each for each in rest if each.error <= TIED_CONSTANTS * least]
-        return near[first_tied([log(each.attempt.train or 0.0) for each in near], log(TIED_ERRORS))]
-    equations = [each for each in rest if each.attempt.has_equations and each.is_acceptable]
-    near = [each for each in equations if each.error < tied_by_chance(each.fit) * least]
+    """Returns the best of attempts that only errors or evidence can separate."""
+    least = min(judged.error for judged in rest)
+    if all(has_hidden_starts(judged.fit) and judged.attempt.train is not None for judged in rest):
+        # Equations with a network: only training rows distinguish constants if the held-out data are at rest.
+        near = [judged for judged in rest if judged.error <= TIED_CONSTANTS * least]
+        return near[first_tied([log(judged.attempt.train or 0.0) for judged in near], log(TIED_ERRORS))]
+    equations = [judged for judged in rest if judged.attempt.has_equations and judged.is_acceptable]
+    near = [judged for judged in equations if judged.error < tied_by_chance(judged.fit) * least]
     if near or len(equations) == len(rest):
-        return min(near or rest, key=lambda each: (not each.is_fitted_as_judged, each.error))
-    evidence = [each.attempt.log_evidence for each in rest]
+        return min(near or rest, key=lambda judged: (not judged.is_fitted_as_judged, judged.error))
+    evidence = [judged.attempt.log_evidence for judged in rest]
     if not is_validated(rest[0].fit) and None not in evidence:
-        return rest[first_tied([-each for each in evidence if each is not None], TIED_EVIDENCE)]
-    acceptable = [each for each in rest if each.is_acceptable]
-    if any(each.error == least for each in acceptable):
-        return acceptable[first_tied([each.log_error for each in acceptable], log(TIED_ERRORS))]
-    return rest[first_tied([log(each.error) for each in rest], log(TIED_ERRORS))]
+        return rest[first_tied([-value for value in evidence if value is not None], TIED_EVIDENCE)]
+    acceptable = [judged for judged in rest if judged.is_acceptable]
+    if any(judged.error == least for judged in acceptable):
+        return acceptable[first_tied([judged.log_error for judged in acceptable], log(TIED_ERRORS))]
+    return rest[first_tied([log(judged.error) for judged in rest], log(TIED_ERRORS))]
 
 
 def first_tied(values: Sequence[float], margin: float) -> int:
-    """The number of the first value that is above the least by no more than a margin."""
+    """Returns the index of the first value within a margin of the minimum."""
     return next(number for number, value in enumerate(values) if value <= min(values) + margin)
 
 
@@ -214,25 +217,27 @@ def is_validated(fit: Fit) -> bool:
 
 
 def tied_by_chance(fit: Fit) -> float:
-    """The factor by which errors may differ by chance, which is more for few values."""
+    """Returns the factor by which errors can differ by chance, which is larger for few values."""
     judged_on = fit.data.get("validation", fit.data["train"])
     return max(TIED_EQUATIONS, 1 + (2 * int(judged_on.mask.sum())) ** -0.5)
 
 
 def has_same_equations(fits: Sequence[Fit]) -> bool:
-    """Whether fits to the same rows differ in constants and starts alone."""
+    """Whether fits to the same rows differ only in constants and initial states."""
     fields: list[Any] = [fit.model.typical.field for fit in fits]
-    if not all(is_equations_alone(each) for each in fields):
+    if not all(is_equations_alone(known_field) for known_field in fields):
         return False
-    alike = [(each.texts(), fit.data["train"].ys.shape) for each, fit in zip(fields, fits, strict=True)]
-    return all(each == alike[0] for each in alike)
+    signatures = [
+        (known_field.texts(), fit.data["train"].ys.shape) for known_field, fit in zip(fields, fits, strict=True)
+    ]
+    return all(signature == signatures[0] for signature in signatures)
 
 
 def on_same_rows(tried: Sequence[Judged]) -> list[Judged]:
-    """The attempts with their errors on the rows that count for all of them; those that have failed as they are."""
-    known = [each for each in tried if each.misfits]
-    errors = iter(errors_in_common([each.misfits for each in known]))
-    return [with_errors(each, next(errors)) if each.misfits else each for each in tried]
+    """Returns the attempts with errors on the rows that count for all of them; failed attempts are unchanged."""
+    with_misfits = [judged for judged in tried if judged.misfits]
+    errors = iter(errors_in_common([judged.misfits for judged in with_misfits]))
+    return [with_errors(judged, next(errors)) if judged.misfits else judged for judged in tried]
 
 
 def with_errors(judged: Judged, errors: Errors) -> Judged:
@@ -246,12 +251,12 @@ def finite_or_none(value: float) -> float | None:
 
 
 def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...] = ()) -> Judged:
-    """The verdict on a fit, and the error by which it is compared: the largest on data that it saw or was chosen by."""
+    """Judges a fit: its verdict, and the error used for comparison, the largest on training or validation data."""
     seconds = round(fit.train_seconds + fit.compile_seconds, 3)
     if isinstance(fit.model, Ensemble) or fit.status == "failed":
         return Judged(fit, Attempt(name, "failed", None, None, None, horizon, seconds, keys), math.inf)
     splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
-    # Without the history, which a run that is resumed does not have.
+    # Drop the history, which resumed runs lack.
     assessed = replace(fit, history=[]).assess(splits, LEVEL, gate=horizon is None)
     case, train = assessed.case, fit.marked(splits["train"])
     misfits = {part: Misfit.of(data, case.predicted[part], train) for part, data in case.splits.items()}
@@ -262,23 +267,23 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
 
 
 def result_of(best: Judged, tried: Sequence[Judged]) -> Fit:
-    """The best fit, with all that was tried, and the time that all took."""
+    """Returns the best fit, with all attempts and their total time."""
     fit = best.fit
     choices = fit.choices
     if len(tried) > 1 and best is not tried[0]:
-        others = "; ".join(str(each.attempt) for each in tried if each is not best)
-        told = {each.key: each.value for each in choices}
-        if "hidden" in best.attempt.keys and told.get("hidden") != count_hidden(fit):
+        others = "; ".join(str(judged.attempt) for judged in tried if judged is not best)
+        values = {choice.key: choice.value for choice in choices}
+        if "hidden" in best.attempt.keys and values.get("hidden") != count_hidden(fit):
             choices = (*choices, Choice("hidden", count_hidden(fit), "the best of the fits that were tried"))
         choices = (*choices, Choice("attempt", best.attempt.name, f"{best.attempt}; not {others}"))
     return replace(
         fit,
         choices=choices,
-        attempts=tuple(replace(each.attempt, kept=each is best) for each in tried),
-        train_seconds=sum(each.fit.train_seconds for each in tried),
-        compile_seconds=sum(each.fit.compile_seconds for each in tried),
-        compiles=sum(each.fit.compiles for each in tried),
-        cached=sum(each.fit.cached for each in tried),
+        attempts=tuple(replace(judged.attempt, kept=judged is best) for judged in tried),
+        train_seconds=sum(judged.fit.train_seconds for judged in tried),
+        compile_seconds=sum(judged.fit.compile_seconds for judged in tried),
+        compiles=sum(judged.fit.compiles for judged in tried),
+        cached=sum(judged.fit.cached for judged in tried),
         horizon=best.attempt.horizon,
     )
 
@@ -288,7 +293,7 @@ def has_few_values(train: Dataset) -> bool:
 
 
 def is_few(fit: Fit) -> bool:
-    """Whether few values are fitted by a network, which they do not determine."""
+    """Whether a network is fitted to too few values to determine it."""
     flexible = says(fit.options.field, "has_linear_part", False) and not says(fit.options.field, "is_linear", False)
     return flexible and has_few_values(fit.data["train"])
 
@@ -299,21 +304,24 @@ def count_hidden(fit: Fit) -> int:
 
 
 def has_hidden_starts(fit: Fit) -> bool:
-    """Whether a fit of known equations has found where hidden states start."""
+    """Whether a fit of known equations estimated the initial values of hidden states."""
     model = fit.model.typical
-    known = says(fit.options.field, "has_equations", False)
-    return known and bool(model.start.guess.unknown) and not isinstance(fit.model, Ensemble)
+    has_equations = says(fit.options.field, "has_equations", False)
+    return has_equations and bool(model.start.guess.unknown) and not isinstance(fit.model, Ensemble)
 
 
 def reads_past(fit: Fit) -> bool:
-    """Whether a network was fitted to windows of a driven record, or of one whose starts are read from past rows."""
+    """Whether a network was fitted to windows of a driven record, or of one with starts read from past rows."""
     past = fit.data["train"].is_driven or keyword(fit.options.start, "before") is True
     return past and fit.options.training.window is not None and says(fit.options.field, "has_network", False)
 
 
 def horizon_seen_by(judged: Judged) -> int | None:
-    """The horizon, by a fit; of equations that keep a part of the phase, or with the constants that were found, which a
-    fit to whole trajectories of chaos may spoil: the errors of its steps grow, and constants make up for them."""
+    """Returns the horizon according to a fit.
+
+    Sparse equations are also tested with a lower threshold, and with the constants as found by the search: a fit to
+    whole chaotic trajectories can spoil constants, because they compensate for growing integration errors.
+    """
     fit = judged.fit
     if not judged.attempt.has_equations:
         return horizon_of(fit)
@@ -322,12 +330,14 @@ def horizon_seen_by(judged: Judged) -> int | None:
         return horizon
     train = fit.data["train"]
     with scope_of(fit.model):
-        found = replace(fit, model=make_model(train, **fit.options.parts))
-        lasts = float(np.max(train.ts.max(axis=1) - train.ts.min(axis=1))) / lyapunov_time(found.model.typical, train)
-    return horizon_of(found, 1.0 if lasts > LYAPUNOV_TIMES else POOR)
+        as_found = replace(fit, model=make_model(train, **fit.options.parts))
+        lasts = float(np.max(train.ts.max(axis=1) - train.ts.min(axis=1))) / lyapunov_time(
+            as_found.model.typical, train
+        )
+    return horizon_of(as_found, 1.0 if lasts > LYAPUNOV_TIMES else POOR)
 
 
 def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
-    """The rows of the windows to fit and to forecast, if the data look chaotic to a fit; None elsewhere."""
+    """Returns the window size for fitting and forecasting if the data look chaotic to a fit; None otherwise."""
     simulates = fit.status != "failed" and not isinstance(fit.model, Ensemble)
     return HORIZON if simulates and predicts_windows_alone(fit.model.typical, fit.data, most) else None

@@ -1,8 +1,8 @@
-"""Trains a chosen model again without each of a few blocks of the data, each of which it then predicts as new data.
+"""Cross-validates a selected model: retrains it without one block of the data at a time, and predicts that block.
 
-Validation data are one stretch of a record, and they have chosen an iterate, a weight of the prior and an attempt, so
-that their error flatters what came of it. Blocks that a model has not seen, simulated from their own start as a user
-will, do not (M. Stone, J. R. Stat. Soc. B 36, 1974; blocks of rows: D. R. Roberts et al., Ecography 40, 2017).
+Validation data are a single stretch of a record and were used to select an iterate, a weight of the prior and an
+attempt, so their error is optimistic. Unseen blocks, simulated from their own start as a user would, are not (M. Stone,
+J. R. Stat. Soc. B 36, 1974; blocks of rows: D. R. Roberts et al., Ecography 40, 2017).
 """
 
 import logging
@@ -25,9 +25,9 @@ from .refit import STEPS_ON_ALL, gains_by_more_rows
 from .result import Fit
 
 LEFT_OUT_LOG = logging.getLogger(__name__)
-# Blocks, and fewer of short records; rows up to which each is left out alone, and up to which any is.
+# Number of blocks, and for short records; maximum rows for leaving out one block at a time, and any blocks at all.
 BLOCKS, FEWEST_BLOCKS, ROWS_OF_ONE_BLOCK, MOST_ROWS_LEFT_OUT = 8, 4, 1_000, 5_000
-# A block has so many times the rows that its start is read from.
+# Minimum size of a block, as a multiple of the rows from which its start is read.
 LEAST_BLOCK = 3
 
 # Fits with other options to other data.
@@ -35,7 +35,7 @@ Anew = Callable[[Options, Dataset], Fit]
 
 
 class Fold(NamedTuple):
-    """Rows that are left out, and the parts of trajectories that they are: index, first row, row after the last."""
+    """Left-out rows, and their trajectory pieces: index, first row, row after the last."""
 
     rows: Bool[np.ndarray, "trajectory time"]
     pieces: Sequence[tuple[int, int, int]]
@@ -49,9 +49,9 @@ class Fold(NamedTuple):
 
 
 def predict_left_out(fit: Fit, anew: Anew, callback: Callback) -> Fit:
-    """The fit with predictions of blocks of its data by models that have not seen them, if it is one that needs them.
+    """Adds predictions of data blocks by models that have not seen them, if the fit needs them.
 
-    **Arguments:** `anew`: makes a fit. `callback`: told of each; a `KeyboardInterrupt` of it ends the fit.
+    **Arguments:** `anew`: makes a fit. `callback`: notified of each fit; a `KeyboardInterrupt` from it ends the fit.
     """
     if not gains_by_more_rows(fit):
         return fit
@@ -60,36 +60,36 @@ def predict_left_out(fit: Fit, anew: Anew, callback: Callback) -> Fit:
     folds, count = make_folds(rows, int(fit.options.training.stride or 1), reads), int(rows.lengths.sum())
     if not folds or count > MOST_ROWS_LEFT_OUT:
         return fit
-    # Of many rows, each model does without two blocks that are far apart, which takes half of the time.
+    # With many rows, each model omits two distant blocks, which halves the time.
     times = len(folds) if count <= ROWS_OF_ONE_BLOCK else -(-len(folds) // 2)
-    options, found, seconds = options_of_folds(fit), list[HeldOut](), fit.train_seconds
+    options, predictions, seconds = options_of_folds(fit), list[HeldOut](), fit.train_seconds
     try:
         for number in range(times):
             callback.on_trial(
                 f"the fit without a part of the rows, to see how they are predicted: {number + 1} of {times}"
             )
             absent = folds[number::times]
-            other = anew(options, replace(rows, scored=rows.scored & ~np.any([fold.rows for fold in absent], axis=0)))
-            if other.status == "failed":
+            refit = anew(options, replace(rows, scored=rows.scored & ~np.any([fold.rows for fold in absent], axis=0)))
+            if refit.status == "failed":
                 return fit
-            found += [predict_fold(other, rows, fold) for fold in absent]
-            seconds += other.train_seconds + other.compile_seconds
+            predictions += [predict_fold(refit, rows, fold) for fold in absent]
+            seconds += refit.train_seconds + refit.compile_seconds
     except KeyboardInterrupt as ended:
         return replace(fit, status="interrupted", reason=str(ended) or "by Ctrl-C")
-    except Exception as error:  # A fit that is there is never lost to what is said of it.
+    except Exception as error:  # Failing cross-validation must not lose the fit.
         LEFT_OUT_LOG.warning("blocks left out: %s", error)
         return fit
-    return replace(fit, left_out=tuple(found), train_seconds=seconds)
+    return replace(fit, left_out=tuple(predictions), train_seconds=seconds)
 
 
 def predict_fold(fit: Fit, rows: Dataset, fold: Fold) -> HeldOut:
-    """The rows of a fold that count, as trajectories that begin there, and what a fit predicts of them."""
+    """Returns the scored rows of a fold, as separate trajectories, with a fit's predictions."""
     part = cut(rows, fold.pieces, [f"{rows.trajectories[row]}[{first}:{after}]" for row, first, after in fold.pieces])
     return HeldOut(score_values(fit.model, part), np.asarray(fit.model.predict(part)))
 
 
 def all_rows(fit: Fit) -> Dataset:
-    """Training and validation data together; records that were cut in time are whole again."""
+    """Returns training and validation data together; records that were split in time are rejoined."""
     train, held = fit.data["train"], fit.data["validation"]
     rows = int(train.ts.shape[1])
     alike = held.trajectories == train.trajectories and int(held.ts.shape[1]) >= rows
@@ -101,9 +101,10 @@ def all_rows(fit: Fit) -> Dataset:
 
 
 def make_folds(data: Dataset, stride: int, reads: int) -> list[Fold]:
-    """Blocks of about equal size: groups of trajectories, or stretches of each where they are few; none of short ones.
+    """Returns blocks of about equal size: groups of trajectories, or stretches of each if they are few.
 
-    Stretches begin at multiples of the stride of windows, so that as many windows are left each time, in one program.
+    Returns no blocks if they would be too short. Stretches begin at multiples of the window stride, so that the number
+    of remaining windows is constant and all fits share a program.
     """
     lengths = data.lengths.tolist()
     for count in (BLOCKS, FEWEST_BLOCKS):
@@ -119,6 +120,6 @@ def make_folds(data: Dataset, stride: int, reads: int) -> list[Fold]:
 
 
 def options_of_folds(fit: Fit) -> Options:
-    """The options of the fit, as they were settled, with the steps after which validation data were predicted best."""
+    """Returns the final options of the fit, with the number of steps that gave the best validation error."""
     training = replace(fit.options.training, steps=fit.steps_to_best or STEPS_ON_ALL)
     return replace(fit.options, recipe=DIRECT_RECIPE, training=training, restarts=1)

@@ -1,7 +1,8 @@
-"""Long records that inputs drive: a linear system of as many states as they tell, and a small network beside few.
+"""Fits long driven records: a linear system with the number of states that the data support, and a small network
+beside it if these are few.
 
-Such a system is found without any training (`sysid/realization.py`), and takes one exponential step from row to row. It
-is the best simple model of a long record, which any other has to beat.
+The system is identified without training (`sysid/realization.py`) and simulated with one exponential step per row. It
+is the best simple model of a long record, which any other model has to beat.
 """
 
 import functools
@@ -51,36 +52,36 @@ from .resolve import Choice
 from .result import Fit
 from .train import train as solve
 
-# What the attempts are called, and the verdicts on them after which nothing else is tried.
+# Names of the attempts, and the verdicts that end the search.
 LINEAR_SYSTEM, BESIDE_SYSTEM = "linear system", "small network beside it"
 ENOUGH = ("good", "noise-limited")
-# Rows that a start is read from: the first of these of which the start's error adds at most this share to that of a
-# row, in records of at least this multiple of them. Outputs have at least this variance of noise.
+# Rows from which a start is read: the first of these numbers for which the error of the start adds at most this share
+# to the error of a row; a record must have at least this multiple of the rows. Minimum noise variance of the outputs.
 READ_ROWS, START_SHARE, READ_OF_RECORD, LEAST_OUTPUT_VARIANCE = (
     (10, 20, 40, 60, 100, 150, 200, 300, 400),
     0.05,
     6,
     1e-10,
 )
-# The last share of a record that chooses the number of states where there are no validation data.
+# Fraction at the end of a record used to select the number of states without validation data.
 HELD_SHARE = 0.2
-# States up to which a network beside them is fitted, by Levenberg and Marquardt's method.
+# Maximum number of states for fitting a network beside the system with the Levenberg-Marquardt method.
 MOST_BESIDE = 16
-# Rows of the windows that such a network is fitted to, about how many of them, and the units of the network.
+# Window size for fitting such a network [rows], approximate number of windows, and number of network units.
 LONG_WINDOW, LONG_WINDOWS, BESIDE_UNITS = 512, 64, 12
-# Rows at the beginning of a window that do not count: so many times the slowest decay, within these limits.
+# Unscored rows at the beginning of a window: this multiple of the slowest decay time, within these limits.
 SETTLED_AFTER, WARM_UP = 3.0, (20, 256)
-# Steps of that fit, after how many without a better validation loss it ends, and the weight of its prior, which only
-# holds what the data do not determine.
+# Number of steps of that fit, its patience, and the weight of its prior, which only constrains directions that the data
+# do not determine.
 BESIDE_STEPS, BESIDE_PATIENCE, BESIDE_PRIOR = 120, 20, 1e-3
 
 
 @dataclass(frozen=True)
 class LongRecord:
-    """A long record's linear system, as a fit.
+    """The linear system of a long record, as a fit.
 
-    - `fit`: of the system alone. `states`: their number. `settled`: rows in which an error of the start settles.
-    - `begin`: makes a model with a linear path begin as the system.
+    - `fit`: fit of the system alone. `states`: number of states. `settled`: rows in which an initial error decays.
+    - `begin`: initializes a model with a linear path as the system.
     """
 
     fit: Fit
@@ -89,13 +90,13 @@ class LongRecord:
     begin: Callable[[NeuralODE], NeuralODE]
 
     def build_beside(self, options: Options, train: Dataset, validation: Dataset | None) -> FitProblem:
-        """The problem of a small network beside the system, in long windows."""
+        """Builds the problem of fitting a small network beside the system in long windows."""
         problem = build_problem(beside_options(self.fit, options, self.settled), train, validation)
         return replace(problem, model=self.begin(problem.model), begins_as_modes=True)
 
 
 def is_open_to_modes(options: Options) -> bool:
-    """Whether nothing was asked for that a linear system of many states, or a network beside it, would replace."""
+    """Whether the user's options permit a linear system with many states, or a network beside it."""
     field = options.field
     fits = callable(field) and made_of(field) in (MLP, Linear) and is_plain(field)
     free = options.hidden == "auto" and options.start == "auto" and says(options.observation, "is_direct", False)
@@ -104,7 +105,7 @@ def is_open_to_modes(options: Options) -> bool:
 
 
 def is_long_and_even(train: Dataset, options: Options) -> bool:
-    """Whether inputs drive even records that are long for their signals."""
+    """Whether the records are driven, evenly sampled, and long relative to their signals."""
     if not train.is_driven or train.events is not None or options.scaling.angles or train.angles:
         return False
     return (
@@ -119,9 +120,9 @@ def scaler_of_signals(train: Dataset, options: Options) -> Scaler:
 
 
 def signals_of(data: Dataset, scaler: Scaler, before: int | None = None) -> list[Signals]:
-    """The records of data in scaled units.
+    """Returns the records of the data in scaled units.
 
-    **Arguments:** `before`: so many rows before the first that counts are kept, where there are as many, and count as
+    **Arguments:** `before`: number of rows to keep before the first scored row, as far as available, which count like
     the others; None keeps all rows.
     """
     records: list[Signals] = []
@@ -137,7 +138,7 @@ def signals_of(data: Dataset, scaler: Scaler, before: int | None = None) -> list
 
 
 def hold_out_ends(records: Sequence[Signals], before: int) -> tuple[list[Signals], list[Signals]]:
-    """The records without their ends, and these ends with some rows before them."""
+    """Splits records into beginnings and ends; the ends include `before` preceding rows."""
     ends = [int(len(record.us) * (1 - HELD_SHARE)) for record in records]
     early = [Signals(*(part[:end] for part in record)) for record, end in zip(records, ends, strict=True)]
     late = [
@@ -149,8 +150,10 @@ def hold_out_ends(records: Sequence[Signals], before: int) -> tuple[list[Signals
 def fit_long_record(
     options: Options, train: Dataset, validation: Dataset | None, watch: Callable[[str], None]
 ) -> LongRecord | None:
-    """The linear system of the fewest states that none of more states is better than; None where a record is short,
-    uneven or not driven, or where options ask for another model."""
+    """Identifies the smallest linear system that no larger one improves on.
+
+    Returns None if records are short, uneven or not driven, or the options request another model.
+    """
     began = time.perf_counter()
     check_trainable(train)
     if not (is_open_to_modes(options) and is_long_and_even(train, options)):
@@ -161,18 +164,18 @@ def fit_long_record(
     assert taps is not None
     held = None if validation is None else signals_of(validation, scaler, taps)
     fitted, held = (records, held) if held is not None else hold_out_ends(records, taps)
-    given = options.solver.inputs
-    kinds: list[tuple[Kind, bool]] = [(kind, direct) for kind, direct in INPUT_KINDS if given in ("auto", kind)]
-    # Of those that do as well, what the inputs look like.
+    requested = options.solver.inputs
+    kinds: list[tuple[Kind, bool]] = [(kind, direct) for kind, direct in INPUT_KINDS if requested in ("auto", kind)]
+    # Among equally good kinds, prefer the one that the inputs look like.
     kinds.sort(key=lambda kind: (kind[1], (kind[0] == "hold") != train.has_held_inputs))
-    importlib.import_module("scipy.linalg")  # Its BLAS, which the limit covers only once it is loaded.
+    importlib.import_module("scipy.linalg")  # The limit only covers a BLAS that is already loaded.
     with threadpool_limits(1):
-        found = identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None
-    if found is None:
+        identified = identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None
+    if identified is None:
         return None
-    system = found.system
+    system = identified.system
     matrices = as_matrices(system, records)
-    noise = np.full(len(system.shift), max(found.mean / len(system.shift), LEAST_OUTPUT_VARIANCE))
+    noise = np.full(len(system.shift), max(identified.mean / len(system.shift), LEAST_OUTPUT_VARIANCE))
     shortest = min(int(part.lengths.min()) for part in (train, validation) if part is not None)
     past = next(
         past
@@ -186,7 +189,7 @@ def fit_long_record(
 
 
 def linear_options(options: Options, system: ModalSystem, train: Dataset, rows: int) -> Options:
-    """The complete options of a fit of the system alone, whose starts are read from so many rows."""
+    """Returns the complete options for the system alone, with starts read from `rows` rows."""
     solver = Solver(EXPONENTIAL, inputs=system.kind).for_data(driven=True, inputs=system.kind)
     return replace(
         options,
@@ -250,9 +253,9 @@ def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
     rows = keyword(options.start, "rows")
     kinds = {"hold": "held", "linear": "linear between rows"}
     direct = "a direct part of them" if system.has_direct else "no direct part of them"
-    what = "the fewest states of a linear system that none of more states is better than by more than chance"
+    why = "the fewest states of a linear system that none of more states is better than by more than chance"
     return [
-        Choice("hidden", options.hidden, f"{system.states} states, {what}"),
+        Choice("hidden", options.hidden, f"{system.states} states, {why}"),
         Choice("observation", "direct" if system.has_direct else "linear", f"outputs have {direct}"),
         Choice("solver.inputs", system.kind, f"inputs are {kinds[system.kind]}, as rows held out say"),
         Choice("solver.method", EXPONENTIAL, "rows are even, and these steps are exact for a linear system"),
@@ -261,8 +264,10 @@ def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
 
 
 def beside_options(fit: Fit, options: Options, settled: int) -> Options:
-    """The options of a small network beside the system of a fit, in windows whose first rows, in which a start's error
-    settles, do not count."""
+    """Returns options for a small network beside the system of a fit.
+
+    The first rows of each window, in which an initial error decays, do not count.
+    """
     assert isinstance(options.penalty, Penalty) and callable(fit.options.start)
     ridge = BESIDE_PRIOR if isinstance(options.penalty.ridge, str) else options.penalty.ridge
     return replace(
@@ -277,9 +282,9 @@ def beside_options(fit: Fit, options: Options, settled: int) -> Options:
 def race_long_record(
     options: Options, train: Dataset, validation: Dataset | None, callback: Callback
 ) -> tuple[list[Judged], bool]:
-    """Fits a long record's linear system, and a small network beside one of few states where it leaves more than noise.
+    """Fits the linear system of a long record, and a network beside it if it has few states and leaves more than noise.
 
-    **Returns:** these fits, judged; and whether they are enough. No fit, if the record is none of these.
+    **Returns:** the judged fits, and whether they are good enough; no fits for other records.
     """
     long = fit_long_record(options, train, validation, callback.on_trial)
     if long is None:
@@ -293,9 +298,9 @@ def race_long_record(
         tried.append(judge_attempt(BESIDE_SYSTEM, fit, None, ("field", "hidden")))
     best = find_best(tried)
     enough = best.attempt.verdict in ENOUGH or not few or best.fit.status in UNFINISHED
-    return [replace(each, fit=replace(each.fit, rival=long.fit.model.typical)) for each in tried], enough
+    return [replace(judged, fit=replace(judged.fit, rival=long.fit.model.typical)) for judged in tried], enough
 
 
 def kept_of_race(tried: Sequence[Judged]) -> Fit:
-    """The best of what `race_long_record` has tried."""
+    """Returns the best of the attempts of `race_long_record`."""
     return result_of(find_best(tried), tried)

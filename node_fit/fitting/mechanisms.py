@@ -1,4 +1,4 @@
-"""Positions, velocities and forces: the mechanism behind them is fitted before anything else is tried."""
+"""Fits a mechanism to positions, velocities and forces before anything else is tried."""
 
 import logging
 from dataclasses import replace
@@ -22,13 +22,12 @@ from .train import train as solve
 
 MECHANISM_LOG = logging.getLogger(__name__)
 MECHANISM = "equations of motion"
-# Encoders tell more digits of a swinging mechanism's constants than single precision has.
+# Encoder data determine an oscillating mechanism's constants to more digits than single precision has.
 DOUBLE = Choice("precision", "x64", "the constants of what swings have more digits than single precision")
 
 
 def may_be_mechanism(options: Options, train: Dataset) -> bool:
-    """Whether states are positions and velocities under forces, and nothing was asked for that equations would
-    replace."""
+    """Whether states are positions and velocities under forces, and the user's options permit equations."""
     field = options.field
     plain = callable(field) and made_of(field) is MLP and is_plain(field) and options.discover
     free = options.hidden == "auto" and options.start == "auto" and says(options.observation, "is_direct", False)
@@ -44,10 +43,10 @@ def may_be_mechanism(options: Options, train: Dataset) -> bool:
 def fit_mechanism(
     options: Options, train: Dataset, validation: Dataset | None, callback: Callback
 ) -> tuple[list[Judged], bool]:
-    """Fits the equations of motion of a mechanism, where the columns are those of one.
+    """Fits the equations of motion of a mechanism, if the columns match one.
 
-    **Returns:** the fit, judged; of a chaotic record, to windows; and whether it is enough. No fit, if the columns are
-    others.
+    **Returns:** the judged fit (to windows for a chaotic record), and whether it is good enough; no fit for other
+    columns.
     """
     if not may_be_mechanism(options, train):
         return [], False
@@ -72,7 +71,7 @@ def fit_mechanism(
             horizon = None if tried[0].attempt.verdict in ENOUGH or fit.status in UNFINISHED else horizon_of(fit, POOR)
             if horizon is not None:
                 tried = [judge(replace(exact, field=fit.options.field, start=fit.options.start), horizon)]
-    except (ValueError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:  # Other fits go on.
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:  # Continue with other fits.
         MECHANISM_LOG.warning("%s: %s", MECHANISM, error)
         return [], False
     best = tried[-1]

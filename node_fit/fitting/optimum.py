@@ -1,7 +1,7 @@
-"""Brings the constants of equations to the optimum of their likelihood, from where the training has left them.
+"""Moves the constants of equations from the end of training to the optimum of their likelihood.
 
-A training ends where its loss no longer falls by much, which may be a standard error away, and over held steps whose
-errors are within a tolerance. A few steps of a trust region on the linearised problem take the rest of the way.
+Training ends when its loss stops improving much, which can be a standard error away from the optimum, and uses fixed
+steps with errors within a tolerance. A few trust-region steps on the linearised problem close this gap.
 """
 
 import functools
@@ -17,18 +17,18 @@ from ..uncertainty.confidence import at
 from ..uncertainty.linearization import Evidence, Information, Unsure
 from .result import Fit
 
-# An optimum that is nearer than this is found [standard errors].
+# Distance within which the optimum counts as reached [standard errors].
 AT_OPTIMUM = 0.01
-# Searches, each over held steps that are refined where the last one has ended; and evaluations in each.
+# Maximum number of searches, each with fixed steps refined at the end of the previous one, and evaluations per search.
 MAX_SEARCHES, MAX_LINEARISATIONS = 3, 50
-# The relative changes of misfit, parameters and gradient at which a search ends.
+# Relative changes of misfit, parameters and gradient below which a search ends.
 EXACT = 1e-12
 
 
 def bring_to_optimum(fit: Fit) -> Fit:
-    """The fit with the constants of equations alone, and what is fitted beside them, at the optimum of the likelihood.
+    """Moves the constants of equations alone, and parameters fitted with them, to the optimum of the likelihood.
 
-    Any other fit, or one that has no such optimum, is returned as it is.
+    Other fits, and fits without such an optimum, are returned unchanged.
     """
     if isinstance(fit.model, Ensemble) or not is_equations_alone(fit.model.field) or fit.status == "failed":
         return fit
@@ -42,23 +42,23 @@ def bring_to_optimum(fit: Fit) -> Fit:
             if not nearer.evidence.misfit < fit.evidence.misfit:
                 break
             fit = nearer
-    except Unsure:  # No likelihood of few parameters: there is no such optimum.
+    except Unsure:  # Not a likelihood of few parameters, so no such optimum exists.
         pass
     return fit
 
 
 def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
-    """The parameters with the least misfit near those of the fit (a trust region: Branch, Coleman and Li, SIAM J. Sci.
-    Comput. 21, 1999)."""
-    from scipy.optimize import least_squares  # It takes a fifth of a second to import.
+    """Finds the parameters with the smallest misfit near those of the fit (trust region: Branch, Coleman and Li, SIAM
+    J. Sci. Comput. 21, 1999)."""
+    from scipy.optimize import least_squares  # The import takes a fifth of a second.
 
-    # SciPy asks for residuals and Jacobian of the same parameters one after the other.
+    # SciPy requests residuals and Jacobian for the same parameters separately.
     @functools.lru_cache(maxsize=2)
     def linearise(key: bytes) -> LinearisedPoint:
         x = np.frombuffer(key)
         return evidence.minimised(evidence.at(x)).with_prior(x)
 
-    with np.errstate(all="ignore"):  # A constant that nears its bound has a parameter without an end.
+    with np.errstate(all="ignore"):  # Parameters of constants near their bounds diverge.
         end = least_squares(
             lambda x: linearise(x.tobytes()).residuals,
             evidence.x,

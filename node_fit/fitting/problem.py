@@ -1,4 +1,4 @@
-"""Builds the problem that a fit solves: complete options, models, stages and the weights of the prior."""
+"""Builds the problem that a fit solves: complete options, models, stages and weights of the prior."""
 
 import functools
 import time
@@ -61,27 +61,27 @@ from .resolve import (
 )
 from .screening import choose_beginnings, has_beginnings
 
-# Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
+# Spacing between the seeds of a fit's restarts, so that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
-# The tolerance of a mechanism's steps, as a share of the least noise relative to its spread, and its limits.
+# Solver tolerance for a mechanism, as a fraction of the smallest noise relative to the spread, and its limits.
 SMALL_STEP_ERROR, MOTION_TOLERANCES = 1 / 10, (1e-5, 1e-4)
-# Trajectories that are enough to compare two iterates by.
+# Maximum number of trajectories used to compare two iterates.
 MOST_COMPARED = 64
 
 
 @dataclass(frozen=True)
 class FitProblem:
-    """What a fit solves; `build_problem` makes it, and `train` solves it.
+    """The problem that a fit solves; made by `build_problem`, solved by `train`.
 
-    - `train`, `validation`: the data, with their angles named. `facts`: what is known of them.
+    - `train`, `validation`: the data, with their angles named. `facts`: facts about them.
     - `options`: complete options.
     - `model`: the model with its initial parameters.
-    - `ridges`: weights of the prior; if there are several, the validation data choose.
-    - `choices`: what was chosen, and why. `notes`: why stages were left out. `warnings`: what looks wrong in the data.
-    - `linear`: the linear model that the fit begins with, if any.
-    - `began`: when its building began [s of the process].
+    - `ridges`: weights of the prior; with several, the validation data decide.
+    - `choices`: choices with reasons. `notes`: why stages were left out. `warnings`: suspicious findings in the data.
+    - `linear`: the linear model from which the fit is initialized, if any.
+    - `began`: time at which building began [s of the process].
     - `offset`: steps of earlier attempts, from which steps are counted.
-    - `begins_as_modes`: whether the model begins as the linear system of a long record.
+    - `begins_as_modes`: whether the model is initialized as the linear system of a long record.
     """
 
     train: Dataset
@@ -100,18 +100,21 @@ class FitProblem:
 
     @property
     def begins_linear(self) -> bool:
-        """Whether the model begins as a linear model of the data."""
+        """Whether the model is initialized as a linear model of the data."""
         return self.linear is not None or self.begins_as_modes
 
     @property
     def ensemble(self) -> Members:
-        """The members that are fitted at once."""
+        """The members that are fitted simultaneously."""
         return self.options.members.trained
 
     @property
     def picking(self) -> Dataset | None:
-        """The data that pick iterates, members and restarts: none for equations alone, whose constants are those of the
-        optimum of the training likelihood. Validation data only judge them."""
+        """The data used to select iterates, members and restarts.
+
+        None for equations alone, whose constants are at the optimum of the training likelihood; validation data only
+        judge them.
+        """
         return None if is_equations_alone(self.model.field) else self.validation
 
     @property
@@ -129,23 +132,25 @@ class FitProblem:
 
     @property
     def middle(self) -> Number:
-        """The weight of the prior in an ensemble."""
+        """The weight of the prior used for an ensemble."""
         return self.ridges[len(self.ridges) // 2]
 
     def settled(self, best: int | None) -> tuple[Options, tuple[Choice, ...]]:
-        """The options and choices with the final weight of the prior: that of the best member, or of an ensemble."""
+        """Returns the options and choices with the final weight of the prior, of the best member or of an ensemble."""
         if len(self.ridges) == 1:
             return self.options.with_ridge(self.ridges[0]), self.choices
         ridge = self.middle if best is None else self.ridges[best % len(self.ridges)]
         shown = ", ".join(f"{weight:.2g}" for weight in self.ridges)
         why = "the middle" if best is None else "the best on the validation data"
-        told = Choice("penalty.ridge", f"{ridge:.2g}", f"{why} of {shown}")
-        return self.options.with_ridge(ridge), tuple(told if each.key == told.key else each for each in self.choices)
+        final = Choice("penalty.ridge", f"{ridge:.2g}", f"{why} of {shown}")
+        return self.options.with_ridge(ridge), tuple(
+            final if choice.key == final.key else choice for choice in self.choices
+        )
 
     def members(self, callback: Callback) -> list[Member]:
-        """The members to fit at once: those of an ensemble, or one for each start and weight of the prior.
+        """Returns the members to fit simultaneously: an ensemble, or one for each restart and weight of the prior.
 
-        **Arguments:** `callback`: told of the search for several starts.
+        **Arguments:** `callback`: notified of the search for several starts.
         """
         options, ensemble = self.options, self.ensemble
         if ensemble.count == 1:
@@ -164,7 +169,7 @@ class FitProblem:
         ]
 
     def models(self, seeds: Sequence[int], callback: Callback | None = None) -> list[NeuralODE]:
-        """Initial models, of which the first is already made; with a callback, the others have other constants, too."""
+        """Returns the initial models, the first being `model`; with a callback, the others also vary in constants."""
         options = self.options
         more = [first_model(replace(options, seed=seed), self.train, self.linear)[0] for seed in seeds[1:]]
         if callback is not None and more and has_beginnings(self.model):
@@ -173,17 +178,17 @@ class FitProblem:
         return [options.place.one(model) for model in (self.model, *more)]
 
     def errors(self, model: NeuralODE) -> tuple[float, float]:
-        """The errors of a model on samples of the training and the validation data, in scaled units."""
+        """Computes the errors of a model on samples of the training and the validation data, in scaled units."""
         assert self.validation is not None
         train, held = (root_mean(scaled_squares(model, part.sample(MOST_COMPARED))) for part in self.data.values())
         return train, held
 
     def pooled_error(self, model: NeuralODE) -> float:
-        """The error of a model on samples of all data together, every value counted alike, in scaled units."""
+        """Computes the error of a model on samples of all data, with every value weighted equally, in scaled units."""
         return pooled_error(model, self.data)
 
     def loop(self, members: Sequence[Member]) -> Loop:
-        """The training loop of members of this problem, or of others that share its programs."""
+        """Returns the training loop for members of this problem, or of others that share its programs."""
         return make_loop(
             self.options,
             members,
@@ -203,12 +208,12 @@ def build_problem(
     callback: Callback | None = None,
     offset: int = 0,
 ) -> FitProblem:
-    """Resolves the options, and makes the model and its stages.
+    """Resolves the options and builds the model and its stages.
 
     **Arguments:**
 
     - `options`, `train`, `validation`: as in `fit`. `earlier`: a model to continue from.
-    - `callback`: told of trials. `offset`: as of `FitProblem`.
+    - `callback`: notified of trials. `offset`: see `FitProblem`.
 
     **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
     """
@@ -229,8 +234,8 @@ def build_problem(
         model, options = continue_from(earlier, train, options)
     plan, linear, more = resolve(options, facts, continued=model is not None), None, []
     if plan.identify:
-        found = identify(plan.options, train, validation, callback)
-        plan, linear = resolve(options, facts, found), found.model
+        identified = identify(plan.options, train, validation, callback)
+        plan, linear = resolve(options, facts, identified), identified.model
     options = plan.options
     if model is None:
         model, more = first_model(options, train, linear)
@@ -259,7 +264,10 @@ def build_problem(
 
 
 def weigh_prior(plan: Resolved, facts: Facts, model: NeuralODE) -> tuple[tuple[Number, ...], list[Choice]]:
-    """The weights of the prior, and what is said of that of a short record: it is for more weights than values."""
+    """Returns the weights of the prior and, for a short record, a choice that explains its use.
+
+    A short record gets a prior only if the network has more weights than the record has values.
+    """
     assert isinstance(plan.options.penalty, Penalty)
     if plan.options.penalty.ridge != "auto" or plan.ridges != (SHORT_RIDGE,):
         return plan.ridges, []
@@ -270,16 +278,16 @@ def weigh_prior(plan: Resolved, facts: Facts, model: NeuralODE) -> tuple[tuple[N
     return plan.ridges, [Choice("penalty.ridge", f"{SHORT_RIDGE:g}", why, is_advised=True)]
 
 
-# Windows to which a linear model is fitted: few, since that is cheaper, but with many different starts.
+# Number of windows for fitting a linear model: few for speed, but enough for varied initial states.
 LINEAR_WINDOWS = 64
-# Where no input drives, what repeats is nonlinear, and further linear states only imitate it: they must be worth more.
+# Without inputs, recurring behaviour is nonlinear and extra linear states only imitate it, so they must gain more.
 WORTH_OF_FREE = 0.25
 
 
 def identify(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> Identified:
-    """The linear model that validates best; uneven rows are interpolated for it.
+    """Identifies the linear model with the best validation error; uneven rows are interpolated.
 
-    **Arguments:** `options`: with the window and the kind of inputs. `callback`: told of each model.
+    **Arguments:** `options`: with the window and the kind of inputs resolved. `callback`: notified of each model.
     """
     names = () if isinstance(options.hidden, int | str) else options.hidden
     limits = options.scaling.limits((*train.states, *names), train.inputs)
@@ -297,25 +305,25 @@ def identify(options: Options, train: Dataset, validation: Dataset | None, callb
     tried = ""
     for model in linear_models(windows, held, Batch.from_dataset(train, scaler), kind, count):
         models.append(model)
-        tried = ", ".join(f"{each.hidden}: {each.judged:.2g}" for each in models)
+        tried = ", ".join(f"{candidate.hidden}: {candidate.judged:.2g}" for candidate in models)
         callback.on_trial(f"linear models with hidden states (NRMSE with {tried})")
     if not models:
         return Identified()
     best = simplest_model(models) if train.is_driven else simplest_model(models, WORTH_OF_FREE)
-    what = "training" if validation is None else "validation"
+    role = "training" if validation is None else "validation"
     if count is not None:
-        text = f"NRMSE on {what} data of a linear model with {count} hidden states"
+        text = f"NRMSE on {role} data of a linear model with {count} hidden states"
         return Identified(best, "linear", f"{best.error:.2g}", text)
-    text = f"NRMSE of linear models by hidden states ({tried}), on {what} data and by cross-validation"
+    text = f"NRMSE of linear models by hidden states ({tried}), on {role} data and by cross-validation"
     return Identified(best, "hidden", best.hidden, text)
 
 
-# Options that the earlier model determines.
+# Options determined by the earlier model.
 OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "prediction_solver")
 
 
 def check_model_given(model: object) -> NeuralODE:
-    """The model to continue from; of an ensemble that was drawn around a fit, that fit.
+    """Returns the model to continue from; for an ensemble drawn around a fit, the model of that fit.
 
     **Raises:** `ValueError` if it is not a single model.
     """
@@ -330,16 +338,16 @@ def check_model_given(model: object) -> NeuralODE:
 
 
 def continue_from(model: NeuralODE, train: Dataset, options: Options) -> tuple[NeuralODE, Options]:
-    """The earlier model as the initial model of a fit to `train`, with its own scaling, and the options of that fit.
+    """Returns the earlier model, with its own scaling, as the initial model of a fit to `train`, and the fit's options.
 
-    Starts that are fitted to each trajectory begin at the first measurements again. A ridge of `auto` is 0.
+    Starts fitted per trajectory are reset to the first measurements. A ridge of `auto` becomes 0.
 
-    **Raises:** `ValueError` if options ask for other parts, or the channels differ.
+    **Raises:** `ValueError` if options request other parts, or the channels differ.
     """
-    defaults = {each.name: each.default for each in fields(Options)}
-    other = [name for name in OF_THE_MODEL if getattr(options, name) != defaults[name]]
-    if other:
-        raise ValueError(f"{other[0]} is part of the earlier model, so it can't be given with model=; leave it out.")
+    defaults = {option.name: option.default for option in fields(Options)}
+    changed = [name for name in OF_THE_MODEL if getattr(options, name) != defaults[name]]
+    if changed:
+        raise ValueError(f"{changed[0]} is part of the earlier model, so it can't be given with model=; leave it out.")
     model.check_channels(train)
     start = model.start.adapted(model.batch(train))
     assert isinstance(options.penalty, Penalty) and isinstance(options.loss, AbstractLikelihood)
@@ -353,7 +361,7 @@ def continue_from(model: NeuralODE, train: Dataset, options: Options) -> tuple[N
 
 
 def first_model(options: Options, train: Dataset, linear: LinearModel | None) -> tuple[NeuralODE, list[Choice]]:
-    """The model with its initial parameters, which may be those of a linear one or of filters of the inputs."""
+    """Builds the model with initial parameters, possibly taken from a linear model or from input filters."""
     model = make_model(train, **options.parts)
     if linear is None and not (has_place(model) and train.is_driven):
         return model, []
@@ -367,8 +375,10 @@ def first_model(options: Options, train: Dataset, linear: LinearModel | None) ->
 
 
 def with_estimated_starts(model: NeuralODE, train: Dataset) -> NeuralODE:
-    """The model with the starts that its constants and the first rows ask for: constants that were found are near their
-    optimum, from which the noise of single rows would lead away."""
+    """Returns the model with initial states estimated from its constants and the first rows.
+
+    Constants found by a search are near their optimum; starts read from single noisy rows would lead away from it.
+    """
     if not isinstance(model.start, Fitted):
         return model
     starts = model.scaler.scale_states(model.predict(train)[:, 0])
@@ -378,7 +388,7 @@ def with_estimated_starts(model: NeuralODE, train: Dataset) -> NeuralODE:
 
 
 def stages_of(options: Options, model: NeuralODE, facts: Facts) -> tuple[Sequence[Stage], list[str]]:
-    """The stages of the options' recipe, and why others were left out."""
+    """Returns the stages of the options' recipe, and why others were left out."""
     if not isinstance(options.recipe, Recipe):
         assert not isinstance(options.recipe, str)
         return options.recipe, []
@@ -410,14 +420,14 @@ def make_loop(
 
 
 def scaled_squares(model: NeuralODE, data: Dataset) -> Float[np.ndarray, " value"]:
-    """The squared errors of the values that count, in scaled units; infinite where a prediction is not finite."""
+    """Computes the squared errors of the scored values in scaled units; infinite for non-finite predictions."""
     predicted, scaler = model.scaler.scale_states(model.predict(data)), model.scaler
     off = predicted - scaler.near(scaler.scale_states(data.ys), predicted)
     return np.nan_to_num(off[score_values(model, data).mask] ** 2, nan=np.inf)
 
 
 def pooled_error(model: NeuralODE, data: Mapping[str, Dataset]) -> float:
-    """The error of whole simulations of samples of all data, every value counted alike, in scaled units."""
+    """Computes the error of full simulations of samples of all data, all values weighted equally, in scaled units."""
     squares = [scaled_squares(model, part.sample(MOST_COMPARED)) for part in data.values()]
     return root_mean(np.concatenate(squares))
 
@@ -425,10 +435,11 @@ def pooled_error(model: NeuralODE, data: Mapping[str, Dataset]) -> float:
 def find_equations(
     options: Options, train: Dataset, validation: Dataset | None, callback: Callback
 ) -> tuple[Options, tuple[Choice, ...]]:
-    """The options with the equations in the place of `Sparse` or `Mechanical`, and what was found; other options as
-    they are.
+    """Replaces `Sparse` or `Mechanical` in the options by the equations found, and returns the resulting choices.
 
-    **Raises:** `ValueError` if states are hidden, no equation leaves nothing but noise, or there is no mechanism.
+    Other options are returned unchanged.
+
+    **Raises:** `ValueError` if states are hidden, no equation leaves only noise, or no mechanism is found.
     """
     if not says(options.field, "is_sought", False):
         return options, ()
@@ -437,12 +448,12 @@ def find_equations(
         raise ValueError(f"field={kind} needs measurements of all states; leave out hidden, or use another field.")
     search_for = find_sparse if kind == "sparse" else find_motion
     changed, verdict = search_for(options, train, Facts.of(train, validation), callback)
-    told = Choice("field", kind, verdict)
-    return replace(changed, hidden=0, recipe=without_derivatives(options.recipe)), (told,)
+    choice = Choice("field", kind, verdict)
+    return replace(changed, hidden=0, recipe=without_derivatives(options.recipe)), (choice,)
 
 
 class NoEquations(ValueError):
-    """No equation of few terms describes a record; `verdict` says how near the best comes."""
+    """Raised if no sparse equation describes a record; `verdict` describes how close the best one comes."""
 
     def __init__(self, verdict: str):
         super().__init__(f"field=sparse: {verdict} Other fields may, such as field=mlp.")
@@ -450,40 +461,40 @@ class NoEquations(ValueError):
 
 
 def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callback) -> tuple[Options, str]:
-    """The options of equations of few terms, and what is said of these."""
-    given = dict(keywords(options.field))
-    effort = given.pop("effort", "normal")
+    """Searches sparse equations and returns the options with them, and the verdict on them."""
+    arguments = dict(keywords(options.field))
+    effort = arguments.pop("effort", "normal")
     watch = SearchWatch(lambda what: callback.on_trial(f"equations of few terms: {what}"))
-    found = search(train, Vocabulary(**given), effort=effort, seed=options.seed, watch=watch)
-    if not found.fits:
-        raise NoEquations(found.verdict)
-    best, start = found.ranked[0], options.start
+    findings = search(train, Vocabulary(**arguments), effort=effort, seed=options.seed, watch=watch)
+    if not findings.fits:
+        raise NoEquations(findings.verdict)
+    best, start = findings.ranked[0], options.start
     if start == "auto":
-        # A start that is the first row needs no rows of a new trajectory, where these have little noise.
+        # With little noise, the first row can serve as the start, so that new trajectories need no further rows.
         start = fitted_start(facts) if facts.values < SHORT or facts.noise > NOISY else First
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
-    return replace(options, field=field, start=start), found.verdict
+    return replace(options, field=field, start=start), findings.verdict
 
 
 def find_motion(options: Options, train: Dataset, facts: Facts, callback: Callback) -> tuple[Options, str]:
-    """The options of a mechanism's equations of motion, and what is said of these."""
-    given = keywords(options.field)
-    pairing = pair_states(train, given.get("positions"), given.get("velocities"))
+    """Finds a mechanism's equations of motion and returns the options with them, and a description of them."""
+    arguments = keywords(options.field)
+    pairing = pair_states(train, arguments.get("positions"), arguments.get("velocities"))
     watch = SearchWatch(lambda what: callback.on_trial(f"mechanisms: {what}"))
-    found = find_mechanism(train, pairing, held=facts.inputs == "hold", watch=watch)
-    field = functools.partial(Known, equations=found.equations, constants=found.constants)
-    # Errors of velocities grow in what swings, so that all rows tell where it starts.
+    identified = find_mechanism(train, pairing, held=facts.inputs == "hold", watch=watch)
+    field = functools.partial(Known, equations=identified.equations, constants=identified.constants)
+    # Errors in initial velocities grow in oscillations, so the start is fitted to all rows.
     start = functools.partial(Fitted, given=None) if options.start == "auto" else options.start
     if options.solver.rtol is None:
         spread = np.nanstd(np.where(train.mask, train.ys, np.nan), axis=(0, 1))
-        rtol = float(f"{np.clip((found.noise / spread).min() * SMALL_STEP_ERROR, *MOTION_TOLERANCES):.1g}")
+        rtol = float(f"{np.clip((identified.noise / spread).min() * SMALL_STEP_ERROR, *MOTION_TOLERANCES):.1g}")
         options = replace(options, solver=replace(options.solver, rtol=rtol))
         if options.prediction_solver is None:
             tight = with_tolerance(options.solver, max(float(f"{rtol / TIGHTER:.1g}"), TIGHT[options.kind]))
             options = replace(options, prediction_solver=tight)
-    return replace(options, field=field, start=start), f"the equations of motion of {found.mechanism.title}"
+    return replace(options, field=field, start=start), f"the equations of motion of {identified.mechanism.title}"
 
 
 def has_enough_rows(train: Dataset) -> bool:
-    """Whether equations can be looked for: of data without events, with enough measurements of each state."""
+    """Whether equations can be searched: the data have no events and enough measurements of each state."""
     return train.events is None and int(train.mask.sum(axis=1).min()) >= FEWEST_ROWS

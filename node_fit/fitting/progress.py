@@ -12,21 +12,21 @@ from ..training.callback import Callback, Record, RunState
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Seconds after which a line breaks the silence, so that with the time to notice none is longer than 2 s.
+# Seconds of silence after which a line is printed; with the polling delay, no silence exceeds 2 s.
 SILENCE = 1.75
-# Seconds of a stage that are worth telling beforehand.
+# Minimum remaining time of a stage that is shown [s].
 LONG_TEXT = 20.0
 
 
 @contextmanager
 def progress_bar(wanted: bool | None) -> Generator[list[Callback]]:
-    """A list with the progress bar as a callback, or an empty one; by default in a terminal and in a notebook."""
+    """Yields a list with the progress bar as a callback, or an empty list; by default in terminals and notebooks."""
     if not (in_terminal() or in_notebook() if wanted is None else wanted):
         yield []
         return
     from rich.console import Console
 
-    # As other bars are, it is on standard error where standard output goes to a file.
+    # Like other progress bars, use standard error if standard output goes to a file.
     console = Console(highlight=False, stderr=not is_terminal(sys.stdout) and is_terminal(sys.stderr))
     with Display(console) as display:
         yield [ShowProgress(display)]
@@ -38,7 +38,7 @@ def in_terminal() -> bool:
 
 @runtime_checkable
 class Stream(Protocol):
-    """What standard output may be replaced by."""
+    """The interface required of replacements for standard output."""
 
     @property
     def closed(self) -> bool: ...
@@ -56,10 +56,10 @@ def in_notebook() -> bool:
 
 
 class Display:
-    """A progress bar on a terminal, a line that changes in a notebook, plain lines elsewhere.
+    """A progress bar in a terminal, an updated line in a notebook, or plain lines elsewhere.
 
-    Where plain lines are written and nothing new comes for long, as while a program is compiled, a thread repeats what
-    is done, and for how long.
+    With plain lines, a thread prints the current activity and its elapsed time during long silences, such as
+    compilation.
 
     **Arguments:** `console`: a `rich.console.Console`.
     """
@@ -69,7 +69,7 @@ class Display:
         from rich.text import Text
 
         class Clock(TimeRemainingColumn):
-            """The remaining time, or the elapsed time of what has no known end, such as compilation."""
+            """The remaining time, or the elapsed time of activities without a known end, such as compilation."""
 
             def render(self, task: Task) -> Text:
                 if task.total is not None:
@@ -109,7 +109,7 @@ class Display:
         self.bar.stop()
 
     def repeat(self) -> None:
-        """Breaks every long silence by what is done."""
+        """Prints the current activity during every long silence."""
         while not self.ended.wait(SILENCE / 8):
             now = time.perf_counter()
             if now - self.shown > SILENCE:
@@ -118,11 +118,11 @@ class Display:
                 self.shown = now
 
     def does(self, what: str) -> None:
-        """Notes what is done from now on."""
+        """Sets the current activity."""
         self.doing, self.since = what, time.perf_counter()
 
     def say(self, what: str) -> None:
-        """Says what is done outside of stages; on plain lines, only after a long silence."""
+        """Shows an activity outside of stages; on plain lines, only after a long silence."""
         self.does(what)
         if not self.lines:
             self.draw(what, None, 0, "")
@@ -131,7 +131,7 @@ class Display:
             self.shown = self.since
 
     def draw(self, what: str, total: int | None, step: int, figures: str) -> None:
-        """Changes the bar, or the line in a notebook."""
+        """Updates the bar, or the line in a notebook."""
         count = "" if total is None else f"{step}/{total} "
         if self.notebook:
             self.write(f"{what} {count}{figures}".rstrip())
@@ -142,8 +142,8 @@ class Display:
             self.bar.update(self.task, total=total, completed=step, stage=what, figures=count + figures)
 
     def write(self, line: str) -> None:
-        """Writes the line of a notebook, which needs no widgets for that."""
-        from IPython.display import display  # A notebook has it.
+        """Writes the line in a notebook, without widgets."""
+        from IPython.display import display  # Always available in a notebook.
 
         content = {"text/plain": line}
         if self.cell is None:
@@ -152,7 +152,7 @@ class Display:
             self.cell.update(content, raw=True)
 
     def announce(self, stage: str, steps: int) -> None:
-        """Says that a stage is being compiled."""
+        """Shows that a stage is being compiled."""
         self.stage, self.steps, self.last = stage, steps, None
         self.does(f"compiling {stage}")
         if self.lines:
@@ -162,14 +162,14 @@ class Display:
             self.draw(f"compiling {stage}", None, 0, "")
 
     def began(self) -> None:
-        """Says that a stage has been compiled and runs."""
+        """Shows that a stage has been compiled and is running."""
         self.does(f"fitting {self.stage}")
         self.shown = self.since
         if not self.lines:
             self.draw(self.stage, self.steps, 0, "")
 
     def show_steps(self, step: int) -> None:
-        """Shows the step that a long chunk has reached in its stage."""
+        """Shows the current step within a long chunk."""
         now = time.perf_counter()
         if not self.lines:
             self.draw(self.stage, self.steps, step, "")
@@ -178,42 +178,42 @@ class Display:
             self.shown = now
 
     def show(self, record: Record, state: RunState) -> None:
-        """Shows a chunk."""
+        """Shows a completed chunk."""
         now, step = time.perf_counter(), record.step - state.offset
         pace = None if self.last is None else (step - self.last[0]) / max(now - self.last[1], 1e-9)
-        pace = pace or None  # A chunk that took no step tells no pace.
+        pace = pace or None  # A chunk without steps has no pace.
         speed = "" if pace is None else f" {pace:.0f} steps/s" if pace >= 1 else f" {1 / pace:.1f} s/step"
-        left = 0.0 if pace is None else (self.steps - step) / pace
+        remaining = 0.0 if pace is None else (self.steps - step) / pace
         self.last, self.shown = (step, now), now
-        # The next chunk, or what comes after the last one.
+        # The activity until the next chunk, or after the last one.
         self.does(f"{record.stage}, after step {step}")
         losses = f"loss {record.train_loss:.1e}"
         if record.validation_loss is not None:
             losses += f" validation {record.validation_loss:.1e}"
         if self.lines:
             self.console.print(
-                f"{record.stage:<10} step {step:>6} of {self.steps}  {losses}{speed}{at_most(left)}",
+                f"{record.stage:<10} step {step:>6} of {self.steps}  {losses}{speed}{at_most(remaining)}",
                 soft_wrap=True,
             )
         else:
             self.draw(record.stage, self.steps, step, losses + speed)
-            self.bar.refresh()  # What comes next may replace it before the bar's own time.
+            self.bar.refresh()  # The next activity can replace it before the bar refreshes itself.
 
 
 def at_most(seconds: float) -> str:
-    """The longest time that a stage may still take, in words; a short one need not be told."""
+    """Formats the maximum remaining time of a stage; empty if short."""
     if seconds < LONG_TEXT:
         return ""
     return f", at most {seconds:.0f} s more" if seconds < 90 else f", at most {seconds / 60:.0f} min more"
 
 
 def leading(records: Sequence[Record], state: RunState) -> Record:
-    """The record of the member with the lowest loss so far, among those that took part."""
+    """Returns the record of the participating member with the lowest loss so far."""
     return min(records, key=lambda record: (float(state.members[record.member].best.loss), record.judged_loss))
 
 
 class ShowProgress(Callback):
-    """Shows the progress of the member that is doing best."""
+    """Shows the progress of the best member."""
 
     def __init__(self, display: Display):
         self.display = display

@@ -1,7 +1,7 @@
-"""The race: where a fit is not good, candidates that are known to help are tried, and the best is kept.
+"""The race: if a fit is not good, tries candidates that are known to help and keeps the best.
 
-A candidate is an ordinary fit with other options; of a chaotic record, to windows of it. Validation data choose between
-them; where there are none and rows are few, the evidence does (`fitting/relevance.py`).
+A candidate is an ordinary fit with other options, or a fit to windows of a chaotic record. Validation data decide
+between candidates; without them and with few rows, the evidence does (`fitting/relevance.py`).
 """
 
 import logging
@@ -32,25 +32,25 @@ from .relevance import thin_polynomial
 from .result import Fit
 
 RACE_LOG = logging.getLogger(__name__)
-# Further fits, so that a command takes no more than some times as long as the first one.
+# Maximum number of further fits, which bounds the total time to a multiple of the first fit's.
 MOST_ATTEMPTS = {"quick": 0, "normal": 6, "thorough": 100}
 
-# Fits with other options to the data, cut into windows of so many rows if a number is given.
+# Fits with other options to the data, which are cut into windows if a number of rows is passed.
 Again = Callable[[Options, int | None], Fit]
 
 
 def run_race(
     options: Options, first: Fit, again: Again, effort: Effort, callback: Callback, before: Sequence[Judged] = ()
 ) -> Fit:
-    """Tries the candidates that apply while the verdict asks for more, and returns the best fit with all attempts.
+    """Tries the applicable candidates until the verdict is good enough, and returns the best fit with all attempts.
 
     **Arguments:**
 
-    - `options`: those that were given. `first`: the fit that they lead to.
+    - `options`: the user's options. `first`: the fit with these options.
     - `again`: makes another fit.
-    - `effort`: `quick` tries nothing, and `normal` the first few candidates that apply.
-    - `callback`: told of each attempt.
-    - `before`: what was tried before the first.
+    - `effort`: `quick` tries no candidates, `normal` the first few that apply.
+    - `callback`: notified of each attempt.
+    - `before`: attempts made before the first fit.
     """
     horizon = horizon_of(first)
     earlier = before if horizon is None else judge_again(before, horizon)
@@ -71,14 +71,14 @@ def run_race(
             fit = again(changed, race.horizon)
         except KeyboardInterrupt as ended:
             return end_early(race, "interrupted", str(ended) or "by Ctrl-C")
-        except Exception as error:  # A fit that is there is never lost to a later attempt.
+        except Exception as error:  # A failing attempt must not lose an earlier fit.
             RACE_LOG.warning("%s: %s", candidate.name, error)
             continue
         if fit.status in UNFINISHED:
             return end_early(race, fit.status, fit.reason)
-        found = judge_attempt(candidate.name, thin_polynomial(fit, LEVEL), race.horizon, candidate.keys)
-        race = replace(race, tried=(*race.tried, found))
-        if not race.is_chaotic and (horizon := horizon_seen_by(found)) is not None:
+        judged = judge_attempt(candidate.name, thin_polynomial(fit, LEVEL), race.horizon, candidate.keys)
+        race = replace(race, tried=(*race.tried, judged))
+        if not race.is_chaotic and (horizon := horizon_seen_by(judged)) is not None:
             # A better model shows that the record is chaotic.
             race = replace(race, tried=judge_again(race.tried, horizon), horizon=horizon)
             queue = list(candidates_of(race))
@@ -86,31 +86,34 @@ def run_race(
 
 
 def judge_again(tried: Sequence[Judged], horizon: int) -> tuple[Judged, ...]:
-    """Attempts judged by windows of so many rows, but for those that have been."""
+    """Judges attempts on windows of `horizon` rows, except those already judged that way."""
     return tuple(
-        each
-        if each.attempt.horizon == horizon
-        else judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys)
-        for each in tried
+        judged
+        if judged.attempt.horizon == horizon
+        else judge_attempt(judged.attempt.name, judged.fit, horizon, judged.attempt.keys)
+        for judged in tried
     )
 
 
 def end_early(race: Race, status: str, reason: str) -> Fit:
-    """The best fit so far, with the status of an attempt after which no other is made."""
+    """Returns the best fit so far, with the status of the attempt that ended the race."""
     return replace(result_of(race.best, race.tried), status=status, reason=reason)
 
 
 def is_open(options: Options, effort: Effort) -> bool:
-    """Whether the fit's own choices may be replaced: nothing was asked for that says how to train."""
-    given, plain = options.training, Training()
-    same = all(getattr(given, name) == getattr(plain, name) for name in ("steps", "window", "stride", "batch_size"))
+    """Whether the automatic choices can be replaced, because the user set no training options."""
+    training, plain = options.training, Training()
+    same = all(getattr(training, name) == getattr(plain, name) for name in ("steps", "window", "stride", "batch_size"))
     optimizer = options.optimizer is None or bool(eqx.tree_equal(options.optimizer, LBFGS()))
-    return effort != "quick" and same and not given.freeze and optimizer and is_default(options.recipe)
+    return effort != "quick" and same and not training.freeze and optimizer and is_default(options.recipe)
 
 
 def wants_more(race: Race) -> bool:
-    """Whether the best fit is not good, or its training data tell too little of that: they are few, chaotic, or of
-    states that nobody measured, where other constants or more states may fit better."""
+    """Whether the best fit is not good, or the training data cannot establish that it is.
+
+    The latter applies to few or chaotic data, and to unmeasured states, for which other constants or more states may
+    fit better.
+    """
     best = race.best
     attempt, content = best.attempt, best.is_content and not best.runs_away
     if content and attempt.has_equations and best.is_fitted_as_judged:
@@ -123,7 +126,7 @@ def wants_more(race: Race) -> bool:
 
 
 def why_more(judged: Judged) -> str:
-    """Why a fit is not enough: its verdict, or what its data do not tell."""
+    """Returns why a fit is not enough: its verdict, or an ambiguity that its data leave."""
     attempt = judged.attempt
     if not judged.is_acceptable:
         return f"{attempt.name} is {attempt.verdict}"

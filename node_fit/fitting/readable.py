@@ -1,4 +1,4 @@
-"""What people read of a fit: its equations, and its verdict and picture in a notebook."""
+"""Human-readable output of a fit: its equations, and its verdict and picture in a notebook."""
 
 import base64
 import html
@@ -18,14 +18,14 @@ from ..model.neural_ode import NeuralODE
 from ..plots.curves import png
 
 FREE_CONSTANT = (None, None)
-# Coefficients of each state, by the exponents of states and inputs.
+# Coefficients for each state, by the exponents of states and inputs.
 Coefficients = Mapping[tuple[int, ...], np.ndarray]
-# A term that changes no rate by this share of the largest term is not written.
+# Terms below this fraction of the largest term are omitted.
 NEGLIGIBLE = 1e-9
 
 
 def equations_of(model: NeuralODE | Ensemble) -> dict[str, str]:
-    """The right-hand sides of a model's field as text, by state, in the user's units; see `Fit.equations`."""
+    """Returns the right-hand sides of a model's field as text, by state, in the user's units; see `Fit.equations`."""
     field = model.typical.field
     if not isinstance(field, AbstractVectorField):
         return {}
@@ -35,18 +35,18 @@ def equations_of(model: NeuralODE | Ensemble) -> dict[str, str]:
 
 
 def equations_with_numbers(model: NeuralODE | Ensemble) -> dict[str, str]:
-    """The equations of `equations_of`, with the fitted values in the places of constants, to four digits."""
+    """Returns the equations of `equations_of` with constants replaced by their fitted values, to four digits."""
     texts, constants = equations_of(model), model.constants()
     if not constants:
         return texts
     places = {name: f"{{{place}}}" for place, name in enumerate(constants)}
     name = re.compile(rf"\b({'|'.join(map(re.escape, places))})\b")
     values = tuple(constants.values())
-    return {state: fill_in(name.sub(lambda found: places[found[0]], text), values) for state, text in texts.items()}
+    return {state: fill_in(name.sub(lambda match: places[match[0]], text), values) for state, text in texts.items()}
 
 
 def polynomial_equations(model: NeuralODE, terms: Coefficients) -> dict[str, str]:
-    """The equations of a polynomial in scaled units; none where states or inputs are seen on another scale.
+    """Returns the equations of a polynomial in scaled units; none if states or inputs are transformed to other scales.
 
     **Arguments:** `terms`: coefficients of shape `(state,)` by the exponents of states and inputs.
     """
@@ -64,8 +64,8 @@ def polynomial_equations(model: NeuralODE, terms: Coefficients) -> dict[str, str
     expanded = expand_about(shifts, {powers: rate * c / np.prod(scales**powers) for powers, c in terms.items()})
     largest = np.max([np.abs(c) * np.prod(scales**powers) for powers, c in expanded.items()], axis=0)
     names = (*system.states, *system.inputs)
-    # The constant comes last, as people write it.
-    order = sorted(expanded, key=lambda powers: (sum(powers) == 0, sum(powers), [-each for each in powers]))
+    # By convention, the constant comes last.
+    order = sorted(expanded, key=lambda powers: (sum(powers) == 0, sum(powers), [-power for power in powers]))
     return {
         state: sum_of_terms(
             (expanded[powers][place], product_of(names, powers))
@@ -77,31 +77,31 @@ def polynomial_equations(model: NeuralODE, terms: Coefficients) -> dict[str, str
 
 
 def product_of(names: Sequence[str], powers: Sequence[int]) -> str:
-    """Powers of variables as a text to write after a number, such as `*x*y^2`."""
+    """Formats powers of variables as text to append to a number, such as `*x*y^2`."""
     return "".join(
         f"*{name}" if power == 1 else f"*{name}^{power}" for name, power in zip(names, powers, strict=True) if power
     )
 
 
 def expand_about(shifts: Float[np.ndarray, " variable"], terms: Coefficients) -> Coefficients:
-    """A polynomial of `x - shift` as one of `x`."""
-    found: dict[tuple[int, ...], np.ndarray] = {}
+    """Expands a polynomial in `x - shift` as one in `x`."""
+    expansion: dict[tuple[int, ...], np.ndarray] = {}
     for exponents, coefficient in terms.items():
         for lower in itertools.product(*(range(exponent + 1) for exponent in exponents)):
             parts = zip(exponents, lower, shifts, strict=True)
             factor = math.prod(math.comb(high, low) * (-shift) ** (high - low) for high, low, shift in parts)
-            found[lower] = found.get(lower, 0.0) + factor * coefficient
-    return found
+            expansion[lower] = expansion.get(lower, 0.0) + factor * coefficient
+    return expansion
 
 
 def sum_of_terms(terms: Iterable[tuple[float, str]]) -> str:
-    """A sum of products as text, such as `-2*x + 0.5*u - 1`."""
+    """Formats a sum of products as text, such as `-2*x + 0.5*u - 1`."""
     text = " ".join(f"{'-' if factor < 0 else '+'} {abs(factor):.6g}{product}" for factor, product in terms)
     return text.removeprefix("+ ") if text.startswith("+") else f"-{text.removeprefix('- ')}"
 
 
 def notebook_page(fit: Any) -> str:
-    """The verdict, constants, equations and picture of a fit as HTML."""
+    """Renders the verdict, constants, equations and picture of a fit as HTML."""
     constants = ", ".join(f"{name} = {value:.4g}" for name, value in fit.constants.items())
     equations = "\n".join(f"d{name}/dt = {text}" for name, text in fit.equations.items())
     parts = [f"<p>{html.escape(constants)}</p>"] if constants else []

@@ -1,8 +1,8 @@
-"""Gives the validation data back to a model that they have chosen: some more steps, on all rows.
+"""Continues training of the selected model on all rows, including the validation data.
 
-Once an iterate, a weight of the prior and an attempt are chosen, rows held out serve no other end, and they are a fifth
-to a half of a record (T. Hastie et al., The Elements of Statistical Learning, 2009, section 7.10). The scores of
-validation data stay those of the model before, which has not seen them.
+Once an iterate, a weight of the prior and an attempt are selected, held-out rows are no longer needed, and they are a
+fifth to a half of a record (T. Hastie et al., The Elements of Statistical Learning, 2009, section 7.10). Reported
+validation scores remain those of the previous model, which has not seen these data.
 """
 
 import logging
@@ -23,7 +23,7 @@ from .result import Fit
 
 REFIT_LOG = logging.getLogger(__name__)
 ALL_ROWS = "all rows"
-# Steps of training on all rows: few, since the model is near its optimum, and no rows are left to stop it.
+# Training steps on all rows: few, since the model is near its optimum and no held-out rows remain for early stopping.
 STEPS_ON_ALL = 100
 
 TRAINED_ON_ALL = Choice(
@@ -34,14 +34,14 @@ TRAINED_ON_ALL = Choice(
 )
 KEPT_BEFORE = Choice("refit", "training rows", "trained further on all rows, the model simulates them worse")
 
-# Goes on with a model on other data.
+# Continues training a model on other data.
 GoOn = Callable[[Options, Dataset, NeuralODE], Fit]
 
 
 def refit_to_all(fit: Fit, go_on: GoOn, callback: Callback) -> Fit:
-    """The fit with its model trained further on training and validation data, unless that model is worse on them.
+    """Trains the fit's model further on training and validation data, unless this makes it worse on them.
 
-    **Arguments:** `go_on`: trains an earlier model. `callback`: told of the attempt.
+    **Arguments:** `go_on`: continues training of an earlier model. `callback`: notified of the attempt.
     """
     if not gains_by_more_rows(fit):
         return fit
@@ -52,7 +52,7 @@ def refit_to_all(fit: Fit, go_on: GoOn, callback: Callback) -> Fit:
         more = go_on(options_on_all(fit.options), together(dict(fit.data)), model)
     except KeyboardInterrupt as ended:
         return replace(fit, status="interrupted", reason=str(ended) or "by Ctrl-C")
-    except Exception as error:  # A fit that is there is never lost to a later one.
+    except Exception as error:  # A failing refit must not lose the earlier fit.
         REFIT_LOG.warning("%s: %s", ALL_ROWS, error)
         return fit
     if more.status == "interrupted":
@@ -67,9 +67,9 @@ def refit_to_all(fit: Fit, go_on: GoOn, callback: Callback) -> Fit:
 
 
 def gains_by_more_rows(fit: Fit) -> bool:
-    """Whether validation data chose a model that a prior keeps from following noise, in windows of long records.
+    """Whether validation data selected a model regularized by a prior, in windows of long records.
 
-    Whole trajectories without a prior gain nothing: further steps follow noise as much as they follow what is new.
+    Whole trajectories without a prior gain nothing: further steps fit noise as much as new information.
     """
     penalty, model = fit.options.penalty, fit.model
     if "validation" not in fit.data or isinstance(model, Ensemble) or fit.status in ("failed", "interrupted", "pruned"):
@@ -81,14 +81,14 @@ def gains_by_more_rows(fit: Fit) -> bool:
 
 
 def options_on_all(options: Options) -> Options:
-    """The options of training that goes on from the model of a fit, with the settled weight of the prior."""
-    plain = {each.name: each.default for each in fields(Options) if each.name in OF_THE_MODEL}
+    """Returns options for continuing from the model of a fit, with the selected weight of the prior."""
+    plain = {option.name: option.default for option in fields(Options) if option.name in OF_THE_MODEL}
     training = replace(options.training, steps=STEPS_ON_ALL)
     return replace(options, **plain, recipe=DIRECT_RECIPE, training=training, restarts=1)
 
 
 def is_safe(model: NeuralODE, fit: Fit) -> bool:
-    """Whether a model simulates all rows no worse than that of a fit, and runs away nowhere that this does not."""
+    """Whether a model simulates all rows no worse than that of a fit, and does not run away unless that does."""
     if not pooled_error(model, fit.data) <= pooled_error(fit.model.typical, fit.data):
         return False
     train = fit.data["train"]

@@ -1,4 +1,4 @@
-"""How probable a fit is, and polynomials whose coefficients each have a prior that the data choose."""
+"""Computes the evidence of fits, and prunes polynomials using a prior per coefficient that the data determine."""
 
 import math
 from dataclasses import replace
@@ -17,40 +17,40 @@ from ..uncertainty.linearization import MOST_PARAMETERS, Evidence, Unsure
 from .result import Fit
 
 Vector = Float[np.ndarray, " parameter"]
-# Weights of the prior on nonlinear coefficients from which the search begins; it ends in the most probable optimum.
+# Initial weights of the prior on nonlinear coefficients; the most probable of the resulting optima is kept.
 BEGINNINGS = (1.0, 0.01, 10.0)
-# So many values for each parameter leave one optimum, so that one beginning is enough.
+# Number of values per parameter above which the optimum is unique, so that one initial weight is enough.
 AMPLE = 10
-# The prior on linear coefficients from which it begins, and the one that counts as none, or as infinite.
+# Initial weight of the prior on linear coefficients, and weights that count as zero and as infinite.
 HARDLY, NONE, INFINITE = 1e-6, 1e-12, 1e8
-# A coefficient below this changes nothing, in scaled units of order one.
+# Coefficients below this are negligible, in scaled units of order one.
 NEGLIGIBLE_COEFFICIENT = 1e-5
-# Rounds of new priors, steps in each, and when priors have settled: by this change of their logarithms.
+# Maximum number of prior updates, steps per update, and change of log priors below which they have converged.
 MOST_PRIOR_ROUNDS, STEPS_IN_ROUND, SETTLED_PRIORS = 40, 6, 1e-2
-# Damping of steps, and the relative fall of the objective at which they end.
+# Damping of steps, and relative decrease of the objective below which they end.
 PRIOR_DAMPING, STEPS_SETTLED = Damping(1e-3, 1 / 4, 4.0, maximum=1e6), 1e-6
-# A thinned polynomial may fit the training data worse by this factor.
+# Factor by which a pruned polynomial can fit the training data worse.
 NO_WORSE = 1.5
 
 
 class Thinned(NamedTuple):
-    """A polynomial fit, most of whose coefficients are zero, and the logarithm of its evidence."""
+    """A polynomial fit with mostly zero coefficients, and the logarithm of its evidence."""
 
     model: NeuralODE
     log_evidence: float
 
 
 def log_evidence(evidence: Evidence, prior: Vector | None = None, at: LinearisedPoint | None = None) -> float:
-    """The logarithm of how probable the training data are under a fit's prior, up to a constant of the data.
+    """Computes the log evidence of the training data under a fit's prior, up to a constant of the data.
 
-    The Laplace approximation, with the variance of the noise at its most probable value, and flat priors on parameters
-    that have none (D. J. C. MacKay, "A practical Bayesian framework for backpropagation networks", Neural Computation
-    4:448, 1992). It compares fits to the same data by models with starts of the same kind.
+    Uses the Laplace approximation, with the noise variance at its most probable value, and flat priors on parameters
+    without a prior (D. J. C. MacKay, "A practical Bayesian framework for backpropagation networks", Neural Computation
+    4:448, 1992). Comparable between fits to the same data by models with the same kind of start.
 
-    **Arguments:** `evidence`: of the fit. `prior`, `at`: the weight of each parameter's square, and a point; by default
-    those of the fit.
+    **Arguments:** `evidence`: evidence of the fit. `prior`, `at`: the weight of each parameter's square, and a point;
+    by default those of the fit.
 
-    **Raises:** `Unsure` if the fit is no least-squares optimum.
+    **Raises:** `Unsure` if the fit is not a least-squares optimum.
     """
     if evidence.too_many is not None:
         raise Unsure(evidence.too_many)
@@ -64,15 +64,15 @@ def log_evidence(evidence: Evidence, prior: Vector | None = None, at: Linearised
 
 
 def thin_out(evidence: Evidence) -> Thinned:
-    """The polynomial fit with a prior on each coefficient that makes the data most probable.
+    """Refits a polynomial with the prior on each coefficient that maximizes the evidence.
 
-    Coefficients that the data do not ask for become zero (automatic relevance determination: D. J. C. MacKay, 1992;
+    Coefficients that the data do not support become zero (automatic relevance determination: D. J. C. MacKay, 1992;
     M. E. Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 1:211, 2001), here with
-    trajectories in the place of a linear regression.
+    trajectories instead of a linear regression.
 
-    **Arguments:** `evidence`: of a fit whose field is a `Polynomial`.
+    **Arguments:** `evidence`: evidence of a fit whose field is a `Polynomial`.
 
-    **Raises:** `Unsure` if the fit is no least-squares optimum, or none could be found.
+    **Raises:** `Unsure` if the fit is not a least-squares optimum, or none could be found.
     """
     if not getattr(evidence.model.field, "is_polynomial", False):
         raise Unsure("only a polynomial has coefficients to leave out.")
@@ -82,18 +82,18 @@ def thin_out(evidence: Evidence) -> Thinned:
     for weight in beginnings:
         prior = np.where(nonlinear, weight, np.where(every, HARDLY, 0.0))
         tried.append(settle_priors(evidence, prior, every))
-    point, prior, found = max(tried, key=lambda each: each[2])
-    if not math.isfinite(found):
+    point, prior, evidence_value = max(tried, key=lambda attempt: attempt[2])
+    if not math.isfinite(evidence_value):
         raise Unsure("no polynomial with fewer coefficients could be simulated.")
     x = np.where(every & ((prior >= INFINITE) | (np.abs(point.x) < NEGLIGIBLE_COEFFICIENT)), 0.0, point.x)
     with scope_of(evidence.model):
         setup = evidence.stage.programs.setup
         part, params = setup.parts[0], evidence.stage.params(x)
-        return Thinned(setup.place.one(eqx.combine(params.model, part.frozen, part.static)), found)
+        return Thinned(setup.place.one(eqx.combine(params.model, part.frozen, part.static)), evidence_value)
 
 
 def places_of(evidence: Evidence, *, nonlinear_only: bool) -> np.ndarray:
-    """Which of the trained parameters are coefficients of the polynomial."""
+    """Returns a mask of the trained parameters that are coefficients of the polynomial."""
     with scope_of(evidence.model):
         numbered = evidence.stage.numbered().model.field
     parts = (
@@ -107,7 +107,7 @@ def places_of(evidence: Evidence, *, nonlinear_only: bool) -> np.ndarray:
 
 
 def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tuple[LinearisedPoint, Vector, float]:
-    """Fits, and priors that make the data most probable, in turn; the last fit, its priors and its evidence."""
+    """Alternates between fits and evidence-maximizing priors; returns the last fit, its priors and log evidence."""
     x = evidence.x
     for _ in range(MOST_PRIOR_ROUNDS):
         here = descend(evidence, x, prior, STEPS_IN_ROUND)
@@ -124,14 +124,14 @@ def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tupl
 
 
 def reestimate(evidence: Evidence, here: LinearisedPoint, prior: Vector) -> Vector:
-    """Tipping's equation 16: how well each parameter is determined, over its square, in units of the noise."""
+    """Updates priors by Tipping's equation 16: determinacy of each parameter over its square, in units of the noise."""
     determined = np.clip(1 - prior * np.diag(np.linalg.pinv(here.jacobian.T @ here.jacobian)), NONE, 1)
     variance = here.value / evidence.values
     return np.minimum(determined * variance / np.maximum(here.x**2, np.finfo(float).tiny), INFINITE)
 
 
 def descend(evidence: Evidence, x: Vector, prior: Vector, most: int) -> LinearisedPoint:
-    """Damped Gauss-Newton steps (Levenberg and Marquardt's), at most so many."""
+    """Takes at most `most` damped Gauss-Newton (Levenberg-Marquardt) steps."""
 
     def look(x: Vector) -> LinearisedPoint:
         return evidence.at(x)._replace(prior=prior).with_prior(x)
@@ -144,29 +144,29 @@ def descend(evidence: Evidence, x: Vector, prior: Vector, most: int) -> Linearis
 
 
 def evidence_of(fit: Fit) -> float | None:
-    """The logarithm of the evidence of a fit whose field has a prior; None of others."""
+    """Returns the log evidence of a fit whose field has a prior; None for others."""
     if fit.log_evidence is not None:
         return fit.log_evidence
     if fit.parameters > MOST_PARAMETERS:
         return None
     try:
-        found = log_evidence(fit.evidence)
+        value = log_evidence(fit.evidence)
     except (Unsure, np.linalg.LinAlgError):
         return None
-    return found if fit.evidence.best.prior.any() else None
+    return value if fit.evidence.best.prior.any() else None
 
 
 def thin_polynomial(fit: Fit, level: float) -> Fit:
-    """A polynomial fit without the coefficients that the data do not ask for; another fit as it is.
+    """Removes coefficients that the data do not support from a polynomial fit; other fits are unchanged.
 
-    **Arguments:** `level`: of the bands with which both are simulated.
+    **Arguments:** `level`: level of the bands with which both fits are simulated.
     """
     if not says(fit.options.field, "is_polynomial", False) or fit.status == "failed":
         return fit
     try:
-        found = thin_out(fit.evidence)
+        thinned = thin_out(fit.evidence)
     except (Unsure, np.linalg.LinAlgError):
         return fit
-    thin = replace(fit, model=found.model, log_evidence=found.log_evidence)
-    error, before = (each.assess(fit.data, level).scores["train"].nrmse for each in (thin, fit))
+    thin = replace(fit, model=thinned.model, log_evidence=thinned.log_evidence)
+    error, before = (candidate.assess(fit.data, level).scores["train"].nrmse for candidate in (thin, fit))
     return thin if error <= NO_WORSE * before else fit

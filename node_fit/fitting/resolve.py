@@ -1,7 +1,7 @@
-"""What `fit` chooses if you do not: every option that is `auto`, from the options and the facts of the data.
+"""Resolves every `auto` option of `fit` from the other options and the facts of the data.
 
-`resolve` is pure. What takes a computation is an argument, such as the linear model that was identified, or a later
-decision that the result names, such as one of several weights of the prior.
+`resolve` is pure. Anything that needs computation is either an argument, such as the identified linear model, or a
+later decision named in the result, such as the choice among several weights of the prior.
 """
 
 import functools
@@ -26,46 +26,46 @@ from ..options.recipes import DIRECT_RECIPE, Recipe, is_default, is_direct
 from ..solver.solver import Solver
 from ..sysid.linear_model import LinearModel
 
-# Rows of a window: the first of these of which the longest record holds at least `LONG_RECORD`.
+# Rows of a window: the first of these sizes that fits at least `LONG_RECORD` times into the longest record.
 WINDOWS, LONG_RECORD = (128, 64), 3
-# Windows in a fit: at most the first number, or about the second for short records, whose windows overlap much.
+# Maximum number of windows in a fit, and the approximate number for short records, whose windows overlap heavily.
 MOST_WINDOWS, FEWER_WINDOWS = 128, 64
-# Rows between the beginnings of two windows: the minimum, and the maximum for short records.
+# Minimum stride between windows, and its maximum for short records [rows].
 NEAREST, FARTHEST_WINDOWS = 8, 32
-# Rows that a start is read from: more of them if the inputs alone tell of it; and rows that it then has to settle in.
+# Rows from which the encoder reads an initial state, their number if only the inputs inform it, and washout rows.
 ENCODER_ROWS, MORE_ROWS, WASHOUT = 10, 30, 20
-# Solver tolerance after a linear model: this share of its error [standard deviations], within these limits.
+# Solver tolerance as a fraction of the linear model's error [standard deviations], and its limits.
 SMALL_TOLERANCE, TOLERANCES = 1 / 200, (1e-5, 1e-3)
-# The tolerance of predictions is smaller by this factor.
+# Factor by which the tolerance of predictions is smaller.
 TIGHTER = 10
 DEFAULT_STEPS, CHUNK = 2000, 100
 STEPS_IN_WINDOWS, CHUNK_IN_WINDOWS = 400, 20
-# Records of so many rows tell of finer details, and filters of the inputs are a rough beginning: both take longer.
+# With at least this many rows, finer details can be learned, which takes more steps; so does starting from filters.
 MANY_ROWS, MANY_STEPS = 10_000, 1000
-# Fits of records with so few rows to fit depend much on the initial network: so many are tried.
+# With at most this many rows, results depend on the initial weights; run this many restarts.
 FEW_ROWS, STARTS_OF_FEW_ROWS = 1_000, 3
 # A record with fewer measured values is short.
 SHORT = 200
-# Noise, as a share of the spread, of which a single row has too much for a start, where there are so many trajectories
-# of so many rows each.
+# Noise, as a fraction of the spread, above which a single row is too noisy for an initial state; the numbers of
+# trajectories and the minimum rows per trajectory for which this applies.
 NOISY, SEVERAL, ROWS_OF_EACH = 0.03, range(4, 201), 30
-# More starts are not fitted beside constants, which would take long [trajectories].
+# Maximum number of trajectories whose initial states are fitted along with constants; more would take too long.
 MAX_FITTED_STARTS = 100
-# Weights of the prior beside a linear model, per fitted value up to so many values: more data need no stronger prior.
+# Weights of the prior beside a linear model per fitted value, and the number of values beyond which they stop growing.
 RIDGES, MOST_PRIOR_VALUES = (3e-5, 2e-4, 1.5e-3, 1e-2), 1_000
-# Weight of the prior of a network that has more weights than a short record has values.
+# Weight of the prior for a network with more weights than a short record has values.
 SHORT_RIDGE = 0.01
 
 
-# The default method, and that of stiff systems.
+# The default method, and the method for stiff systems.
 USUAL_METHOD, STIFF_METHOD = "tsit5", "kvaerno5"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A key of the config, the value that was chosen for it, and why.
+    """A config key, the value chosen for it, and the reason.
 
-    - `is_advised`: whether other values may be advised, since the data have not judged this one.
+    - `is_advised`: whether advice can suggest other values, since this one was not validated on data.
     """
 
     key: str
@@ -78,7 +78,7 @@ class Choice:
 
 
 class Identified(NamedTuple):
-    """What an identification has found: a model, or None; and the key, value and reason of what follows from it."""
+    """Result of an identification: a model or None, and the key, value and reason of the resulting choice."""
 
     model: LinearModel | None = None
     key: str | None = None
@@ -93,12 +93,12 @@ class Identified(NamedTuple):
 
 @dataclass(frozen=True)
 class Resolved:
-    """A fit's options without anything open.
+    """Fully resolved options of a fit.
 
     - `options`: complete options.
-    - `choices`: what was chosen, and why.
-    - `identify`: whether a linear model of the data would tell more; then resolve once more, with what was found.
-    - `ridges`: weights of the prior, of which the validation data choose if there are several.
+    - `choices`: the choices made, with reasons.
+    - `identify`: whether to identify a linear model of the data and then resolve again with it.
+    - `ridges`: weights of the prior; with several, the validation data decide.
     """
 
     options: Options
@@ -110,16 +110,16 @@ class Resolved:
 def resolve(
     options: Options, facts: Facts, identified: Identified | None = None, *, continued: bool = False
 ) -> Resolved:
-    """Chooses the options that are still open.
+    """Resolves the options that are still open.
 
-    A long record that inputs drive, or whose starts are to be read from the rows before them, gets a linear state-space
-    model, and a network beside it that begins at zero. Other trajectories get fixed defaults.
+    A long record that is driven by inputs, or whose initial states are read from preceding rows, gets a linear
+    state-space model plus a network initialized to zero. Other trajectories get fixed defaults.
 
     **Arguments:**
 
-    - `options`: those of the fit. `facts`: of its data.
-    - `identified`: what an identification has found, once there was one.
-    - `continued`: whether an earlier model goes on, which determines hidden states and start.
+    - `options`: options of the fit. `facts`: facts of its data.
+    - `identified`: result of an identification, if it was run.
+    - `continued`: whether the fit continues an earlier model, which determines hidden states and start.
     """
     inputs = options.solver.inputs
     choices: list[Choice] = []
@@ -132,7 +132,7 @@ def resolve(
     if is_equations_alone(options.field) and not continued:
         options, more = for_equations(options, facts)
         return with_ridges(with_solvers(options, inputs, facts), [*choices, *more], facts)
-    # A linear model of the whole record knows no jumps.
+    # A linear model of the whole record cannot represent jumps.
     window, looks = window_of(options, facts), is_identified(options, facts) and not continued
     if not looks or window is None or facts.longest < LONG_RECORD * window:
         if looks and options.training.window is None and options.hidden == "auto" and is_long(facts):
@@ -172,9 +172,9 @@ def resolve(
 
 
 def for_equations(options: Options, facts: Facts) -> tuple[Options, list[Choice]]:
-    """The defaults of equations alone: least squares over whole trajectories, from the values that were given.
+    """Returns the defaults for equations alone: least squares over whole trajectories, from the specified values.
 
-    A first row is as noisy as any other, so that starts are fitted beside the constants.
+    The first row is as noisy as any other, so initial states are fitted along with the constants.
     """
     choices: list[Choice] = []
     held = any(name.startswith("start.") for name in options.training.freeze)  # A part of the usual rule.
@@ -191,13 +191,15 @@ def for_equations(options: Options, facts: Facts) -> tuple[Options, list[Choice]
 
 
 def fitted_start(facts: Facts) -> MakeStart:
-    """A fitted start: to all rows, unless those of new trajectories are to be predicted from a few."""
+    """Returns a fitted start that uses all rows, unless new trajectories are to be predicted from a few rows."""
     return Fitted if facts.restarted else functools.partial(Fitted, given=None)
 
 
 def over_decades(options: Options, facts: Facts) -> tuple[Options, list[Choice]]:
-    """The options for rows that span decades of time: a network sees the logarithm of time, in which nothing is stiff;
-    any other field is solved by an implicit method. Both choose their steps, since equal ones resolve no such record.
+    """Returns options for rows that span decades of time.
+
+    A network sees the logarithm of time, in which the problem is not stiff; any other field uses an implicit method.
+    Both use adaptive steps, since equal steps cannot resolve such a record.
     """
     choices: list[Choice] = []
     why = f"the rows span {facts.decades:.0f} decades of time"
@@ -214,13 +216,13 @@ def over_decades(options: Options, facts: Facts) -> tuple[Options, list[Choice]]
 
 
 def why_fitted_start(options: Options, facts: Facts) -> str | None:
-    """Why starts are better fitted than read from first rows, where all states are measured; None where they are not.
+    """Returns why initial states should be fitted instead of read from the first rows, or None if they should not.
 
-    Several noisy trajectories have to be long enough to tell their starts.
+    Applies only if all states are measured. Noisy trajectories must be long enough to estimate their initial states.
     """
     measured = options.hidden in ("auto", 0, ()) and says(options.observation, "is_direct", False) and not facts.angles
-    whole = options.training.window in ("auto", None) and options.training.batch_size is None
-    if not (measured and whole):
+    is_whole = options.training.window in ("auto", None) and options.training.batch_size is None
+    if not (measured and is_whole):
         return None
     if facts.begins_at_limit and facts.trajectories <= MAX_FITTED_STARTS:
         return "a first value is a limit, which is no value to start at"
@@ -230,26 +232,26 @@ def why_fitted_start(options: Options, facts: Facts) -> str | None:
 
 
 def is_identified(options: Options, facts: Facts) -> bool:
-    """Whether a linear model with hidden states is looked for: where inputs drive, or rows before a start are read."""
+    """Whether to identify a linear model with hidden states: if inputs drive, or starts are read from past rows."""
     return (facts.driven or keyword(options.start, "before") is True) and not facts.events
 
 
 def is_long(facts: Facts) -> bool:
-    """Whether a record holds enough windows of the shortest kind."""
+    """Whether a record holds enough windows of the smallest size."""
     return facts.longest >= LONG_RECORD * WINDOWS[-1]
 
 
 def window_of(options: Options, facts: Facts) -> int | None:
-    """The window that was asked for, or the longest of which a record holds enough; None for whole trajectories."""
-    given = options.training.window
-    if given != "auto":
-        return given
+    """Returns the requested window, or the largest that fits often enough into a record; None: whole trajectories."""
+    requested = options.training.window
+    if requested != "auto":
+        return requested
     enough = (rows for rows in WINDOWS if facts.longest >= LONG_RECORD * rows and reads_windows(options))
     return next(enough, None)
 
 
 def reads_windows(options: Options) -> bool:
-    """Whether the rule for starts gives the start of any window, so that windows may be chosen."""
+    """Whether the start rule provides the initial state of any window, so that windows can be used."""
     if isinstance(options.start, str):
         return True
     asks = says(options.start, "can_read_windows", None)
@@ -258,13 +260,13 @@ def reads_windows(options: Options) -> bool:
 
 
 def has_linear_part(options: Options, facts: Facts) -> bool:
-    """Whether the field has a place for a linear model of what is measured; angles are no linear states."""
+    """Whether the field can hold a linear model of the measured states; angles are not linear states."""
     offered = says(options.field, "has_linear_part", False) and keyword(options.field, "linear") is not False
     return offered and says(options.observation, "is_direct", False) and not has_angles(options, facts)
 
 
 def takes_linear_part(field: object) -> bool:
-    """Whether a field that is still to be made has a linear part only if that is asked for, and nothing was said."""
+    """Whether a field not yet built has an optional linear part that the user neither requested nor declined."""
     made = cast(Callable[..., object], field)
     optional = says(field, "has_linear_part", False) and "linear" in inspect.signature(made).parameters
     return optional and keyword(field, "linear") is None
@@ -275,7 +277,7 @@ def has_angles(options: Options, facts: Facts) -> bool:
 
 
 def after_identification(options: Options, identified: Identified) -> tuple[Options, list[Choice]]:
-    """The options after a linear model was looked for: tolerances well below its error."""
+    """Returns the options after identification, with tolerances well below the error of the linear model."""
     choices = [] if identified.key is None else [Choice(identified.key, identified.value, identified.reason)]
     if identified.model is None or options.solver.rtol is not None:
         return options, choices
@@ -288,14 +290,14 @@ def after_identification(options: Options, identified: Identified) -> tuple[Opti
 
 
 def with_solvers(options: Options, inputs: str, facts: Facts) -> Options:
-    """The options with complete solvers."""
+    """Returns the options with complete solvers."""
     solver = options.solver.for_data(driven=facts.driven, inputs=inputs)
     predicting = options.prediction_solver and options.prediction_solver.for_data(driven=facts.driven, inputs=inputs)
     return replace(options, solver=solver, prediction_solver=predicting)
 
 
 def with_plain_defaults(options: Options) -> Options:
-    """The options with the defaults of short and autonomous trajectories."""
+    """Returns the options with the defaults for short and autonomous trajectories."""
     training = options.training
     return replace(
         options,
@@ -312,7 +314,7 @@ def with_plain_defaults(options: Options) -> Options:
 
 
 def in_windows(training: Training, window: int, rows: int, *, many: bool) -> Training:
-    """The training of a long driven record in windows of which there are not too many, in few steps or in many."""
+    """Returns the training options for a long driven record: a bounded number of windows, and few or many steps."""
     return replace(
         training,
         steps=training.steps or (MANY_STEPS if many else STEPS_IN_WINDOWS),
@@ -323,19 +325,19 @@ def in_windows(training: Training, window: int, rows: int, *, many: bool) -> Tra
 
 
 def stride_of(rows: int) -> int:
-    """Rows between the beginnings of two windows, in records with this many rows."""
+    """Returns the stride between windows for records with this many rows [rows]."""
     return max(NEAREST, min(FARTHEST_WINDOWS, rows // FEWER_WINDOWS), -(-rows // MOST_WINDOWS))
 
 
 def with_ridges(options: Options, choices: list[Choice], facts: Facts, *, begun: bool = False) -> Resolved:
-    """The options with the weights of the prior, of which the validation data choose.
+    """Returns the options with candidate weights of the prior, among which the validation data decide.
 
-    **Arguments:** `begun`: whether the model begins as a linear one.
+    **Arguments:** `begun`: whether the model is initialized from a linear model.
     """
     assert isinstance(options.penalty, Penalty)
-    given = options.penalty.ridge
-    if not isinstance(given, str):
-        return Resolved(options, tuple(choices), ridges=(given,))
+    requested = options.penalty.ridge
+    if not isinstance(requested, str):
+        return Resolved(options, tuple(choices), ridges=(requested,))
     if not isinstance(options.recipe, Recipe):
         return Resolved(options, tuple(choices))
     beside = begun or keyword(options.field, "linear") is True
@@ -346,5 +348,5 @@ def with_ridges(options: Options, choices: list[Choice], facts: Facts, *, begun:
     if not facts.validated:
         return Resolved(options, tuple(choices), ridges=ridges[1:2])
     shown = ", ".join(f"{ridge:.2g}" for ridge in ridges)
-    told = Choice("penalty.ridge", f"[{shown}]", "one of these, by the validation data")
-    return Resolved(options, (*choices, told), ridges=ridges)
+    choice = Choice("penalty.ridge", f"[{shown}]", "one of these, by the validation data")
+    return Resolved(options, (*choices, choice), ridges=ridges)

@@ -63,36 +63,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Fit:
-    """A fitted model, and how the fit went.
+    """A fitted model with a record of the fit.
 
-    - `model`: the model with the best parameters on the validation data (on the training data if there are none), or an
-      `Ensemble` of all members that are kept, or of members drawn around that model (`Ensemble.center`).
-    - `members`: how each of several members ended; empty for a single fit.
+    - `model`: the model with the best parameters on the validation data (on the training data without them), or an
+      `Ensemble` of all kept members, or of members drawn around that model (`Ensemble.center`).
+    - `members`: outcomes of several members; empty for a single fit.
     - `status`: `converged`, `stopped` (on validation data), `completed` (all steps), `interrupted` or `failed`; and the
       `reason` in a sentence.
     - `history`: a `Record` for each chunk.
     - `steps`, `parameters`: number of steps taken, and of trained parameters.
-    - `compiles`: XLA compilations of training chunks, as JAX reports them: one per stage, or none if the process has
+    - `compiles`: XLA compilations of training chunks, as reported by JAX: one per stage, or none if the process has
       compiled that program before.
-    - `cached`: training chunks that came from JAX's compile cache instead.
-    - `compile_seconds`, `train_seconds`: where the time went [s].
-    - `devices`: over how many its arrays were spread.
-    - `restarts`: what came of several starts; None for one.
-    - `data`: what it was fitted to (`train`) and chosen on (`validation`, if there was some).
-    - `options`, `choices`: with which it was fitted, and what was chosen of them, and why.
-    - `warnings`: what looked wrong in the training data.
-    - `linear`: the linear state-space model that it began from, if it did.
-    - `rival`: the linear system of many states that a long record tells, if it is no part of this fit.
-    - `step_excess`: the largest error of a training step over its tolerance, where `solver.max_steps` keeps it high;
-      0 elsewhere.
-    - `attempts`: what was tried, if more than one fit was; each with its verdict and errors.
-    - `horizon`: rows of the windows that the model predicts, where it predicts no whole trajectory, as of chaos.
-    - `log_evidence`: of a polynomial whose coefficients have been thinned out.
-    - `optimum`: the fitted model, where `model` is an ensemble drawn around it.
-    - `validated`: the model that validation data have chosen, where `model` was fitted to them afterwards; their scores
-      are those of this one.
-    - `left_out`: blocks of the data, and predictions of models that were trained without them.
-    - `steps_to_best`: steps of the last stage after which its best iterate was reached.
+    - `cached`: training chunks loaded from JAX's compile cache instead.
+    - `compile_seconds`, `train_seconds`: time spent [s].
+    - `devices`: number of devices over which its arrays were spread.
+    - `restarts`: results of several starts; None for one.
+    - `data`: the data used for fitting (`train`) and selection (`validation`, if any).
+    - `options`, `choices`: the options of the fit, and which of them were chosen automatically, with reasons.
+    - `warnings`: suspicious findings in the training data.
+    - `linear`: the linear state-space model from which the fit was initialized, if any.
+    - `rival`: the linear system with many states identified from a long record, if it is not part of this fit.
+    - `step_excess`: the largest error of a training step over its tolerance, if `solver.max_steps` keeps it high;
+      0 otherwise.
+    - `attempts`: the attempts with verdicts and errors, if more than one fit was made.
+    - `horizon`: rows of the windows that the model predicts, if it cannot predict whole trajectories, as for chaos.
+    - `log_evidence`: of a polynomial with pruned coefficients.
+    - `optimum`: the fitted model, if `model` is an ensemble drawn around it.
+    - `validated`: the model selected on the validation data, if `model` was fitted to them afterwards; scores on
+      validation data are those of `validated`.
+    - `left_out`: blocks of the data with predictions of models trained without them.
+    - `steps_to_best`: steps of the last stage up to its best iterate.
     """
 
     model: NeuralODE | Ensemble
@@ -124,33 +124,33 @@ class Fit:
     steps_to_best: int = 0
 
     def predict(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Float[np.ndarray, "... state"]:
-        """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
+        """Simulates trajectories in the user's units; see `NeuralODE.predict`."""
         return self.model.predict(data, ts, **given)
 
     def predict_frame(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Any:
-        """Simulated trajectories as a `pandas.DataFrame`, with a row for each time.
+        """Simulates trajectories and returns a `pandas.DataFrame` with a row for each time.
 
         ```python
         fit.predict_frame(test)  # trajectory, t, x, y
         fit.predict_frame(y0={"x": 1.0, "y": 0.0}, ts=np.linspace(0, 10, 101))
         ```
 
-        **Arguments:** `data`, `ts`, and `y0` and `u` by name: as of `NeuralODE.predict`. `level`, by name: of the
-        bands of an ensemble, which are the columns `x_lower` and `x_upper` of a state `x`; 0.9 by default.
+        **Arguments:** `data`, `ts`, and the keywords `y0` and `u`: see `NeuralODE.predict`. `level` (keyword): level of
+        an ensemble's bands, in columns `x_lower` and `x_upper` for a state `x`; 0.9 by default.
         """
         return self.model.predict_frame(data, ts, **given)
 
     def to_xarray(self, data: Dataset | None = None, level: float = 0.9) -> "xarray.Dataset":
-        """Measured and simulated trajectories as an `xarray.Dataset` (the extra `netcdf`).
+        """Returns measured and simulated trajectories as an `xarray.Dataset` (extra `netcdf`).
 
         ```python
         fit.to_xarray(test)["x_predicted"].sel(trajectory="A")
         ```
 
-        **Arguments:** `data`: by default the training data. `level`: of bands, if the model is an ensemble.
+        **Arguments:** `data`: by default the training data. `level`: level of an ensemble's bands.
 
-        **Returns:** variables `x` and `x_predicted` of each state `x`, `x_lower` and `x_upper` of an ensemble, and the
-        inputs, over the trajectory and the time, or over the trajectory and the `row` where each has its own times.
+        **Returns:** variables `x` and `x_predicted` for each state `x`, `x_lower` and `x_upper` for an ensemble, and
+        the inputs. Dimensions are trajectory and time, or trajectory and `row` if times differ between trajectories.
 
         **Raises:** `ValueError` if xarray is not installed.
         """
@@ -160,30 +160,30 @@ class Fit:
     def bands(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
     ) -> Prediction:
-        """Simulated trajectories with bands if there are several members; see `Ensemble.bands`."""
+        """Simulates trajectories, with bands if the model is an ensemble; see `Ensemble.bands`."""
         return self.model.bands(data, ts, level)
 
     def score(self, data: Dataset) -> Score:
-        """How well simulated trajectories match the measured ones, in the user's units.
+        """Scores simulated against measured trajectories, in the user's units.
 
-        Rows that starts are read from do not count.
+        Rows from which starts are read do not count.
         """
         return score(self.model, data)
 
     def scored(self, data: Dataset, *, trained: bool = False) -> Dataset:
-        """The data, of which the rows that starts are read from do not count; see `score_values`."""
+        """Returns the data with the rows from which starts are read excluded from scoring; see `score_values`."""
         return score_values(self.model, data, trained=trained)
 
     def marked(self, data: Dataset) -> Dataset:
-        """The data with the angles of the fit named."""
+        """Returns the data with the angles of the fit named."""
         check_data(data, "data")
         return self.model.typical.scaler.marked(data)
 
     def simple_scores(self, train: Dataset, data: Dataset, *, trained: bool = False) -> dict[str, Score]:
-        """Scores of simple models on the rows that count: the mean, the last known value, a linear ODE, and the linear
-        state-space model that the fit began with, if any.
+        """Scores simple models on the scored rows: the mean, the last known value, a linear ODE, and the linear
+        state-space model from which the fit was initialized, if any.
 
-        **Arguments:** `train`: the data that they are fitted to. `data`: the data that they predict. `trained`: as of
+        **Arguments:** `train`: the data to fit the simple models. `data`: the data to predict. `trained`: see
         `score_values`.
         """
         scored = self.scored(data, trained=trained)
@@ -193,7 +193,7 @@ class Fit:
     def simple_predictions(
         self, train: Dataset, data: Dataset, *, trained: bool = False
     ) -> dict[str, Float[np.ndarray, "trajectory time state"]]:
-        """Predictions of the simple models of `simple_scores`."""
+        """Returns the predictions of the simple models of `simple_scores`."""
         simple = predict_baselines(self.marked(train), self.scored(data, trained=trained))
         if (best := self.rival or self.linear) is not None:
             simple["state-space"] = best.predict(data)
@@ -201,13 +201,13 @@ class Fit:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the result is the linear model that the fit began with, since training has found no better one."""
+        """Whether the result is the initial linear model, because training found no better one."""
         return self.linear is not None and bool(eqx.tree_equal(self.model, self.linear))
 
     def score_chaos(self, train: Dataset, data: Dataset | None = None) -> ChaosScores | None:
-        """Scores of a fit to a chaotic system, of which it predicts windows only (`horizon`); None of other fits.
+        """Scores a fit to a chaotic system, which only predicts windows (`horizon`); None for other fits.
 
-        **Arguments:** `train`: the whole records that were fitted; the fit itself holds windows of them. `data`: whole
+        **Arguments:** `train`: the full training records; the fit itself holds only windows of them. `data`: full
         records to forecast; `train` by default.
         """
         if self.horizon is None or isinstance(self.model, Ensemble):
@@ -222,37 +222,37 @@ class Fit:
         gate: bool = True,
         pictured: Collection[str] = (),
     ) -> Assessment:
-        """Scores, scores of simple models, verdict and residuals, of one simulation of the data.
+        """Computes scores, scores of simple models, verdict and residuals from one simulation of the data.
 
         **Arguments:**
 
-        - `data`: the training data, or data by their roles, `train`, `validation` and `test`; by default the fit's own
-          training and validation data.
-        - `level`: the share of measurements that bands should cover; curves and bands are left out if None.
+        - `data`: the training data, or data by role (`train`, `validation`, `test`); by default the fit's training and
+          validation data.
+        - `level`: the share of measurements that bands should cover; if None, curves and bands are omitted.
         - `chaos`: scores of a chaotic system (`score_chaos`).
-        - `gate`: whether a model that fits well is also simulated three times longer, from other starts and inputs.
-        - `pictured`: names of trajectories whose curves are wanted, of data with thousands.
+        - `gate`: whether to also simulate a well-fitting model three times longer, from other starts and inputs.
+        - `pictured`: names of the trajectories whose curves are needed, if the data hold thousands.
         """
-        given = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
-        simulated = None if level is None else self.simulate(given, level, pictured)
+        splits = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
+        simulated = None if level is None else self.simulate(splits, level, pictured)
         predicted = (
-            {name: self.model_of(name).predict(part) for name, part in given.items()}
+            {name: self.model_of(name).predict(part) for name, part in splits.items()}
             if simulated is None
             else simulated.at_rows
         )
         typical = self.model.typical
         case = Case(
             self.status,
-            # The losses of a model that was not kept, or was trained further on other rows, say nothing of it.
+            # Losses do not describe the model if it is not the trained one, or was trained further on other rows.
             [] if self.is_linear or self.validated is not None else self.history,
             {
                 name: self.with_noise(self.scored(part, trained=name == "train"), predicted[name])
-                for name, part in given.items()
+                for name, part in splits.items()
             },
             predicted,
             {
-                name: self.simple_predictions(given["train"], part, trained=name == "train")
-                for name, part in given.items()
+                name: self.simple_predictions(splits["train"], part, trained=name == "train")
+                for name, part in splits.items()
             },
             self.options,
             self.step_excess,
@@ -262,8 +262,8 @@ class Fit:
             bool(network_weights((typical.field, typical.start))),
             typical.scaler,
             chaos,
-            given,
-            (lambda: self.find_escape(given["train"])) if gate else None,
+            splits,
+            (lambda: self.find_escape(splits["train"])) if gate else None,
             describe_constants_at_ends(typical, self.options),
             (lambda: self.distance) if is_equations_alone(typical.field) else None,
             any(choice.key == "field" and choice.value == "sparse" for choice in self.choices),
@@ -272,19 +272,19 @@ class Fit:
         return assess(case, simulated)
 
     def simulate(self, splits: Mapping[str, Dataset], level: float = 0.9, pictured: Collection[str] = ()) -> Simulated:
-        """Simulates data by their roles, with bands of a level; validation data with the model that they judge."""
-        found = simulate_splits(self.model, dict(splits), level, pictured)
+        """Simulates data by role, with bands of a level; validation data use the model that they judge."""
+        simulated = simulate_splits(self.model, dict(splits), level, pictured)
         if self.validated is None or "validation" not in splits:
-            return found
-        # All splits again, since for one alone another program would be compiled.
-        return found.with_split("validation", simulate_splits(self.validated, dict(splits), level, pictured))
+            return simulated
+        # Simulate all splits again: a single split would compile another program.
+        return simulated.with_split("validation", simulate_splits(self.validated, dict(splits), level, pictured))
 
     def model_of(self, role: str) -> NeuralODE | Ensemble:
-        """The model that data of a role judge."""
+        """Returns the model judged by the data of a role."""
         return self.validated if role == "validation" and self.validated is not None else self.model
 
     def find_escape(self, train: Dataset) -> Escape | None:
-        """Where simulations three times as long as the training data run away; None if they stay, or for windows."""
+        """Finds where simulations three times as long as the training data run away; None if nowhere or for windows."""
         if self.horizon is not None:
             return None
         model = self.model.typical
@@ -293,7 +293,7 @@ class Fit:
 
     @property
     def distance(self) -> float:
-        """How far the constants are from the optimum of the likelihood [standard errors]; 0 where nothing tells."""
+        """The distance of the constants from the likelihood optimum [standard errors]; 0 if it can't be determined."""
         try:
             return Information(self.evidence).distance
         except Unsure:
@@ -301,30 +301,30 @@ class Fit:
 
     @property
     def has_enough_hidden(self) -> bool:
-        """Whether the last attempt with more hidden states, and no other readout, was no better."""
+        """Whether the last attempt with more hidden states and the same readout was no better."""
         more = [attempt for attempt in self.attempts if attempt.keys[:1] == ("hidden",)]
         return bool(more) and not more[-1].kept
 
     def diagnose(self, data: Dataset | Mapping[str, Dataset] | None = None) -> Diagnosis:
-        """Judges the fit, and says what to try next: the verdict of `assess`."""
+        """Judges the fit and suggests next steps: the verdict of `assess`."""
         return self.assess(data).verdict
 
     @property
     def constants(self) -> dict[str, float]:
-        """The fitted constants of known equations and starts by their names, in the user's units."""
+        """The fitted constants of known equations and starts by name, in the user's units."""
         return self.model.constants()
 
     @property
     def equations(self) -> dict[str, str]:
-        """The right-hand sides of the field by state, in the user's names and units, where it has equations.
+        """The right-hand sides of the field by state, in the user's names and units, if it has equations.
 
-        Those of `Known` and `Hybrid` are as they were written, with `constants` apart, and with `network(...)` for what
-        a network adds; those of `Linear` have their numbers. Other fields have none.
+        For `Known` and `Hybrid`, the equations are as written, with `constants` kept separate and `network(...)` for a
+        network's contribution. For `Linear`, they contain the fitted numbers. Other fields have none.
         """
         return equations_of(self.model)
 
     def confidence(self, method: Method = "fisher", level: float = 0.95) -> Confidence:
-        """How sure the constants are, by the training data.
+        """Computes confidence intervals of the constants from the training data.
 
         ```python
         print(fit.confidence())  # k1 = 0.0451 [0.0438, 0.0465]
@@ -332,50 +332,50 @@ class Fit:
 
         **Arguments:**
 
-        - `method`: `fisher`, from the linearised model; or `profile`, from fits with one constant held, which is exact
-          where the model bends.
-        - `level`: the share of intervals that cover the true constants.
+        - `method`: `fisher`, from the linearised model, or `profile`, from fits with one constant held fixed, which is
+          exact for nonlinear models, too.
+        - `level`: the coverage probability of the intervals.
 
         **Returns:** a `Confidence`, whose intervals lie within the constants' bounds.
 
-        **Raises:** `ValueError` if there are no constants, or the fit is no least-squares optimum of few parameters.
+        **Raises:** `ValueError` without constants, or if the fit is not a least-squares optimum of few parameters.
         """
         check_argument("method", method, Method)
         check_argument("level", level, float)
         if not 0 < level < 1:
             raise ValueError(f"level must be above 0 and below 1, got {level}.")
-        found = (profile if method == "profile" else find_fisher_intervals)(self.evidence, level)
-        return with_derived(with_differences(found, self.evidence), self.evidence, self.options.derived)
+        confidence = (profile if method == "profile" else find_fisher_intervals)(self.evidence, level)
+        return with_derived(with_differences(confidence, self.evidence), self.evidence, self.options.derived)
 
     @property
     def derived(self) -> Mapping[str, ConfidenceInterval]:
-        """The quantities that `derived` named when the fit was made, with intervals as `confidence()` gives them."""
+        """The quantities defined by the option `derived`, with the intervals from `confidence()`."""
         return self.confidence().derived
 
     def laplace(self, size: int = 32) -> Ensemble:
-        """An ensemble drawn from the Laplace approximation of the posterior, without further training.
+        """Draws an ensemble from the Laplace approximation of the posterior, without further training.
 
-        For models of few parameters; a network needs a prior, `penalty.ridge`. Validation data calibrate its bands.
+        For models with few parameters; a network needs a prior, `penalty.ridge`. Validation data calibrate its bands.
 
         **Arguments:** `size`: number of members.
 
-        **Raises:** `ValueError` if the fit is no least-squares optimum of few parameters, or lacks a prior.
+        **Raises:** `ValueError` if the fit is not a least-squares optimum of few parameters, or lacks a prior.
         """
         information, validation = Information(self.evidence), self.data.get("validation")
         train, validation = self.marked(self.data["train"]), None if validation is None else self.marked(validation)
         return draw_laplace(information, size, self.options.seed, train, validation)
 
     def likelihood(self) -> Likelihood:
-        """How probable the training data are; `aic` and `bic` compare models of the same data.
+        """Computes the likelihood of the training data; its `aic` and `bic` compare models of the same data.
 
-        Noise is normal, or as the `loss` of the fit says.
+        Noise is normal, or as defined by the `loss` of the fit.
 
-        **Raises:** `ValueError` if the fit is no least-squares optimum of few parameters.
+        **Raises:** `ValueError` if the fit is not a least-squares optimum of few parameters.
         """
         return compute_likelihood(self.evidence)
 
     def check_residuals(self, data: Dataset | None = None) -> ResidualChecks:
-        """Whether the residuals are independent noise, as intervals and likelihood assume.
+        """Tests whether the residuals are independent noise, as assumed by intervals and likelihood.
 
         **Arguments:** `data`: the training data by default.
         """
@@ -384,14 +384,14 @@ class Fit:
         return check_residuals(self.with_noise(scored, predicted), predicted, self.model.typical.scaler)
 
     def with_noise(self, data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> Dataset:
-        """The data with the standard deviations that a noise model gives at predictions; without one as they are."""
+        """Returns the data with the noise model's standard deviations at the predictions, if the fit has one."""
         loss = self.options.loss
         assert isinstance(loss, AbstractLikelihood)
         return with_model_noise(self.model.typical, loss, data, predicted)
 
     @cached_property
     def evidence(self) -> Evidence:
-        """The sum of squares near the optimum, which confidence and likelihood are made of."""
+        """The sum of squares near the optimum, from which confidence intervals and likelihood are computed."""
         model = self.model if self.optimum is None else self.optimum
         if isinstance(model, Ensemble):
             raise Unsure("an ensemble of several members has no single optimum.")
@@ -403,7 +403,7 @@ class Fit:
     def equilibria(
         self, u: Mapping[str, float] | None = None, within: Mapping[str, tuple[float, float]] | None = None
     ) -> list[Linearization]:
-        """The points at which the fitted model rests, each with its modes.
+        """Finds the equilibria of the fitted model, with their modes.
 
         ```python
         for point in fit.equilibria(u={"heater": 1.0}):
@@ -413,17 +413,17 @@ class Fit:
         **Arguments:**
 
         - `u`: inputs by name [unit of each]; by default their typical values in the training data.
-        - `within`: ranges of states in which to look, by name; by default four standard deviations of the training data
-          around their mean.
+        - `within`: ranges of states to search, by name; by default four standard deviations around the mean of the
+          training data.
 
-        **Returns:** a `Linearization` at each, that nearest the mean of the training data first; none if there is none.
+        **Returns:** a list of `Linearization`, nearest to the mean of the training data first; empty if none exists.
 
-        **Raises:** `ValueError` if a name is unknown, or there are so many that they are likely a curve.
+        **Raises:** `ValueError` if a name is unknown, or the equilibria are so numerous that they likely form a curve.
         """
         return find_equilibria(self.model.typical, u, within)
 
     def linearize(self, at: Mapping[str, float] | None = None, u: Mapping[str, float] | None = None) -> Linearization:
-        """The fitted model near a point: eigenvalues, modes, responses to steps and to sines.
+        """Linearizes the fitted model at a point: eigenvalues, modes, step and frequency responses.
 
         ```python
         point = fit.linearize(at={"x": 0.0, "v": 0.0}, u={"force": 0.0})
@@ -433,7 +433,7 @@ class Fit:
         **Arguments:** `at`, `u`: states and inputs by name [unit of each]; by default their typical values in the
         training data.
 
-        **Raises:** `ValueError` if there is no such state or input.
+        **Raises:** `ValueError` for an unknown state or input.
         """
         return linearize_near(self.model.typical, at, u)
 
@@ -444,31 +444,31 @@ class Fit:
         u: Mapping[str, float] | None = None,
         within: Mapping[str, tuple[float, float]] | None = None,
     ) -> list[HopfPoint]:
-        """The values of an input or a constant at which an equilibrium begins to oscillate, or ceases to.
+        """Finds the values of an input or a constant at which an equilibrium starts or stops oscillating.
 
         **Arguments:** `parameter`: the name of an input or of a fitted constant. `between`: its first and last value.
-        `u`, `within`: as of `equilibria`, at the first value.
+        `u`, `within`: as in `equilibria`, at the first value.
 
-        **Raises:** `ValueError` if there is no such input or constant.
+        **Raises:** `ValueError` for an unknown input or constant.
         """
         return find_hopf_points(self.model.typical, parameter, between, u, within)
 
     def plot(self, trajectories: Sequence[str] | None = None, **splits: Dataset) -> Any:
-        """Data and curves against time.
+        """Plots data and simulated curves against time.
 
         **Arguments:**
 
-        - `trajectories`: names of those that are drawn, in this order; by default the best, the median and the worst.
-        - `splits`: further data by their roles, such as `test=test`.
+        - `trajectories`: names of the trajectories to draw, in order; by default the best, the median and the worst.
+        - `splits`: further data by role, such as `test=test`.
 
-        **Returns:** a `matplotlib.figure.Figure`, which a notebook shows and `savefig` writes.
+        **Returns:** a `matplotlib.figure.Figure`, for display in a notebook or for `savefig`.
 
-        **Raises:** `ValueError` if there is no trajectory of a name.
+        **Raises:** `ValueError` if a trajectory name is unknown.
         """
         parts = {name: self.marked(part) for name, part in {**self.data, **splits}.items()}
-        found = self.simulate(parts, pictured=trajectories or ())
+        simulated = self.simulate(parts, pictured=trajectories or ())
         counted = {name: self.scored(part, trained=name == "train") for name, part in parts.items()}
-        return fit_figure(Curves.of(found, counted), trajectories)
+        return fit_figure(Curves.of(simulated, counted), trajectories)
 
     def save(self, path: str | Path) -> None:
         """Writes the model to a file that `node_fit.load` reads."""
@@ -479,7 +479,7 @@ class Fit:
         return notebook_page(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict, the constants and the picture."""
+        """Returns the notebook representation: the verdict, the constants and the picture."""
         return self._html
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
-"""Where fits of known equations begin: constants and hidden starts, over decades, that simulate the data best.
+"""Selects initial guesses for fits of known equations: constants and hidden starts, over decades, that simulate the
+data best.
 
-A simulation is cheap beside a fit. So thousands of beginnings are simulated, some of them at a time, and fits start
-from the best, which mostly lie in the basins of the lowest optima (differential evolution: Storn and Price, Journal of
+A simulation is cheap compared to a fit. So thousands of initial guesses are simulated in batches, and fits start from
+the best, which mostly lie in the basins of the lowest optima (differential evolution: Storn and Price, Journal of
 Global Optimization 11, 1997; hybrids with local fits: Villaverde et al., Bioinformatics 35, 2019).
 """
 
@@ -23,29 +24,29 @@ from ..model.fields.known import Constants, constants_in
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import carry, dtype_of, precision_of, scope_of
 
-# Of how many trajectories beginnings are simulated, and over how many solver steps at the most.
+# Number of trajectories simulated for each initial guess, and maximum number of solver steps.
 TRAJECTORIES, SOLVER_STEPS = 16, 1024
-# Their solver's relative tolerance, since beginnings differ much.
+# Relative tolerance of these simulations; rough, since initial guesses differ much.
 ROUGH = 1e-3
-# Constants are sought within this factor of the given ones, and hidden starts of the largest measured value.
+# Search range as a factor: of constants around the specified ones, and of hidden starts around the largest measurement.
 SEARCH_FACTOR = 100.0
-# Measured starts are noisy: they are sought within so many standard deviations of the data; and a value is negative
-# below this share of the largest.
+# Search range of measured starts, which are noisy [standard deviations of the data]; and the fraction of the largest
+# value below which a negative value counts as noise.
 OFFSET, NOISE = 0.2, 0.1
 
 
 class Beginning(eqx.Module):
-    """What a fit of known equations begins with.
+    """Initial guess for a fit of known equations.
 
     - `raw`: the parameters of each group of constants, in the order of the model.
-    - `start`: hidden states at the first time, and what is added to measured ones, in scaled units; shape `(state,)`.
+    - `start`: initial values of hidden states, and offsets of measured states, in scaled units; shape `(state,)`.
     """
 
     raw: list[Float[Any, "*many constant"]]
     start: Float[Any, "*many state"]
 
     def __call__(self, model: NeuralODE) -> NeuralODE:
-        """The model that begins so."""
+        """Returns the model with this initial guess."""
         raw = [jnp.asarray(new, float) for new in self.raw]
         moved = eqx.tree_at(raw_of, model, raw) if raw else model
         return eqx.tree_at(lambda m: m.start, moved, moved.start.begun_at(self.start))
@@ -54,13 +55,13 @@ class Beginning(eqx.Module):
 def choose_beginnings(
     model: NeuralODE, train: Dataset, count: int, seed: int, tell: Callable[[str], object] = str
 ) -> list[Beginning]:
-    """The best beginnings that differential evolution finds by simulations of the training data, the best first.
+    """Finds initial guesses by differential evolution on simulations of the training data, best first.
 
     **Arguments:**
 
     - `model`: a model for which `has_beginnings`.
-    - `train`: the training data. `count`: number of beginnings wanted. `seed`: of the search.
-    - `tell`: called with a few words before some are simulated; what it raises ends the search.
+    - `train`: the training data. `count`: number of initial guesses to return. `seed`: seed of the search.
+    - `tell`: called with a short text before each batch; an exception from it ends the search.
     """
     part, size, precision = train.sample(TRAJECTORIES), Size.of(train), precision_of(model)
     with scope_of(model):
@@ -80,25 +81,25 @@ def choose_beginnings(
 
 @eqx.filter_jit
 def simulation_losses(model: NeuralODE, beginnings: Beginning, batch: Batch) -> Float[Array, " beginning"]:
-    """The mean squared error from each beginning, in scaled units; not finite where a solve fails."""
+    """Computes the mean squared error from each initial guess, in scaled units; not finite if a solve fails."""
 
     def loss(beginning: Beginning) -> Float[Array, ""]:
         begun = beginning(model)
-        found = begun.observe(begun.solver.forecast(begun.problem(batch, begun.first_states(batch))).ys, batch)
-        misfit = batch.weighted(begun.scaler.near(found, batch.ys) - batch.ys)
+        predicted = begun.observe(begun.solver.forecast(begun.problem(batch, begun.first_states(batch))).ys, batch)
+        misfit = batch.weighted(begun.scaler.near(predicted, batch.ys) - batch.ys)
         return jnp.where(batch.mask, misfit**2, 0).sum() / batch.mask.sum()
 
     return jax.vmap(loss)(beginnings)
 
 
 def has_beginnings(model: NeuralODE) -> bool:
-    """Whether a model has constants, from which a fit may begin elsewhere."""
+    """Whether a model has constants, so that fits can start from other initial guesses."""
     return bool(raw_of(model))
 
 
 @dataclass(frozen=True)
 class Size:
-    """The largest magnitude of the measured values, and whether some of them are clearly negative."""
+    """The largest magnitude of the measured values, and whether some are clearly negative."""
 
     largest: float
     signed: bool
@@ -111,20 +112,22 @@ class Size:
 
 
 def beginnings_at(model: NeuralODE, size: Size, shares: Float[np.ndarray, "... number"]) -> Beginning:
-    """Beginnings at shares from 0 to 1 of the range of each constant, and of each state's start."""
+    """Maps shares from 0 to 1 to initial guesses within the range of each constant and of each state's start."""
     groups, scaler = constants_of(model), model.system.scaler
     ends = np.cumsum([group.raw.size for group in groups])
-    *own, states = np.split(shares, ends, axis=-1)
-    raw = [group.around(each, SEARCH_FACTOR) for group, each in zip(groups, own, strict=True)]
-    starts = [start_at(np.asarray(states[..., at]), size, bounds) for at, bounds in enumerate(scaler.bounds)]
+    *portions, states = np.split(shares, ends, axis=-1)
+    raw = [group.around(portion, SEARCH_FACTOR) for group, portion in zip(groups, portions, strict=True)]
+    starts = [start_at(np.asarray(states[..., index]), size, bounds) for index, bounds in enumerate(scaler.bounds)]
     hidden = np.isin(np.arange(len(model.latent)), model.start.guess.unknown)
     scaled = scaler.scale_states(np.stack(starts, axis=-1))
     return Beginning(raw, np.where(hidden, scaled, OFFSET * (2 * states - 1)))
 
 
 def start_at(share: np.ndarray, size: Size, bounds: Bounds) -> np.ndarray | np.floating:
-    """Starts within the bounds of a state: uniform between two of them, else log-uniform; half of them negative, where
-    measured values are."""
+    """Maps shares to starts within the bounds of a state: uniform between two bounds, otherwise log-uniform.
+
+    Without bounds, half of them are negative if some measured values are.
+    """
     lower, upper = bounds
     if lower is not None and upper is not None:
         return lower + (upper - lower) * (0.01 + 0.98 * share)
@@ -139,7 +142,7 @@ def start_at(share: np.ndarray, size: Size, bounds: Bounds) -> np.ndarray | np.f
 
 
 def constants_of(model: PyTree) -> list[Constants]:
-    """The groups of constants of a model's field, start and observation that are trained."""
+    """Returns the trained groups of constants of a model's field, start and observation."""
     parts = constants_in((model.field, model.start, model.observation))
     return [part for part in parts if part.free() and jax.tree.leaves(part.raw)]
 

@@ -1,4 +1,4 @@
-"""Selects what a fit keeps: which iterate, which member, which of several restarts, and what came of the others."""
+"""Selects the iterate, member and restart that a fit keeps, and records the others."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ..training.loop import Loop
 from ..training.step import TrainState
 from .problem import FitProblem
 
-# Losses that differ by less, relative to the best or absolutely, are of the same optimum.
+# Relative and absolute differences in loss within which two fits belong to the same optimum.
 SAME, EXACT_LOSS = 1e-2, 1e-10
 
 
@@ -23,9 +23,9 @@ SAME, EXACT_LOSS = 1e-2, 1e-10
 class Restart:
     """A fit from one of several starts.
 
-    - `status`: how it ended.
-    - `loss`: the validation loss of its best iterate, or the training loss without validation data; infinite if there
-      is none.
+    - `status`: final status.
+    - `loss`: the validation loss of its best iterate, or the training loss without validation data; infinite if neither
+      exists.
     - `constants`: its fitted constants.
     """
 
@@ -36,57 +36,62 @@ class Restart:
 
 @dataclass(frozen=True)
 class Restarts:
-    """Fits from several starts, of which the best was kept. The first began at the constants that were given.
+    """Fits from several starts; the best was kept, and the first began at the specified constants.
 
-    - `fits`: a `Start` for each, in their order.
+    - `fits`: a `Restart` for each start, in order.
     """
 
     fits: tuple[Restart, ...]
 
     @property
     def losses(self) -> tuple[float, ...]:
-        return tuple(each.loss for each in self.fits)
+        return tuple(restart.loss for restart in self.fits)
 
     @property
     def best(self) -> float:
-        return min(each.loss for each in self.fits)
+        return min(restart.loss for restart in self.fits)
 
     @property
     def found(self) -> int:
-        """How many have found the best optimum, up to 1 % of its loss."""
+        """Number of fits that reached the best optimum, within 1 % of its loss."""
         limit = self.best * (1 + SAME) + EXACT_LOSS
-        return sum(each.loss <= limit for each in self.fits) if math.isfinite(self.best) else 0
+        return sum(restart.loss <= limit for restart in self.fits) if math.isfinite(self.best) else 0
 
     @property
     def next_best(self) -> float | None:
-        """The lowest loss of another optimum; None if there is none."""
+        """The lowest loss of another optimum; None if no other was found."""
         limit = self.best * (1 + SAME) + EXACT_LOSS
-        return min((each.loss for each in self.fits if limit < each.loss < math.inf), default=None)
+        return min((restart.loss for restart in self.fits if limit < restart.loss < math.inf), default=None)
 
     def as_dict(self) -> Json:
-        """For JSON; None for a loss that is not finite."""
+        """Converts to JSON; None for a non-finite loss."""
         table = [
-            {"start": index, "status": each.status, "loss": jsonable(each.loss), "constants": dict(each.constants)}
-            for index, each in enumerate(self.fits)
+            {
+                "start": index,
+                "status": restart.status,
+                "loss": jsonable(restart.loss),
+                "constants": dict(restart.constants),
+            }
+            for index, restart in enumerate(self.fits)
         ]
         return {"found": self.found, "tolerance": SAME, "table": table}
 
     def __str__(self) -> str:
-        other = "" if self.next_best is None else f"; the next optimum has {self.next_best:.3g}"
-        return f"{self.found} of {len(self.fits)} starts found the best optimum, of loss {self.best:.3g}{other}"
+        next_optimum = "" if self.next_best is None else f"; the next optimum has {self.next_best:.3g}"
+        return f"{self.found} of {len(self.fits)} starts found the best optimum, of loss {self.best:.3g}{next_optimum}"
 
 
-# Validation data that a model fits better than its own training data by this factor do not stand for them.
+# Validation data are not representative if a model fits them better than its training data by this factor.
 FLATTERED = 3.0
 
 
 def select_iterate(problem: FitProblem, loop: Loop, state: RunState, member: int) -> NeuralODE:
-    """The best iterate of a member, or the last stage's, where few validation data favour one of an earlier stage.
+    """Returns the best iterate of a member, or the last stage's if few validation data favour an earlier stage.
 
-    A derivative stage may end at a model that predicts two validation trajectories well and loses a training one. So an
-    iterate's error counts as a third of that of the training data at least.
+    A derivative stage can end at a model that predicts two validation trajectories well but loses a training one. So an
+    iterate's error counts as at least a third of its error on the training data.
 
-    **Arguments:** `problem`: that was solved. `loop`, `state`, `member`: a loop at its end.
+    **Arguments:** `problem`: the solved problem. `loop`, `state`, `member`: a finished loop.
     """
     best, chosen = loop.fitted(state, member), state.members[member].chosen
     if problem.picking is None or not is_earlier(loop, state, member) or not np.isfinite(chosen.loss):
@@ -101,41 +106,41 @@ def select_iterate(problem: FitProblem, loop: Loop, state: RunState, member: int
 
 
 def keeps_beginning(problem: FitProblem, model: NeuralODE) -> bool:
-    """Whether the linear model that a fit began with describes all its data better than the model it has ended at.
+    """Whether the initial linear model of a fit describes all data better than the final model.
 
-    Training sees windows, and validation data may be few and from one regime: both may prefer a model that drifts away
-    over whole records.
+    Training only sees windows, and validation data can be few and from one regime. Both can prefer a model that drifts
+    away over whole records.
     """
     return problem.begins_linear and problem.pooled_error(problem.model) < problem.pooled_error(model)
 
 
 def is_earlier(loop: Loop, state: RunState, member: int) -> bool:
-    """Whether a member's best iterate is of an earlier stage, since no chunk of the last one has improved on it."""
+    """Whether a member's best iterate is from an earlier stage, because no chunk of the last stage improved on it."""
     last, length = state.members[member], loop.programs(state.stage).length
     return state.stage > 0 and int(last.step) > 0 and int(last.stale) >= -(-int(last.step) // length)
 
 
 def steps_to_best(loop: Loop, state: RunState, member: int) -> int:
-    """Steps of the last stage after which a member's best iterate was reached; a chunk's, if an earlier one is best."""
+    """Returns the steps of the last stage up to a member's best iterate; one chunk if an earlier stage is best."""
     last, length = state.members[member], loop.programs(state.stage).length
     return max(int(last.step) - int(last.stale) * length, length)
 
 
 def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
-    """How a run of several members ended: like the first that was interrupted, else the first that did not fail."""
+    """Summarizes how a run of several members ended: as its first interrupted member, else the first not failed."""
     if len(outcomes) == 1:
         return outcomes[0]
     order: list[Status] = ["interrupted", "completed", "converged", "stopped", "failed"]
     first = min(outcomes, key=lambda outcome: order.index(outcome.status))
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in order}
-    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    return Outcome(first.status, f"{len(outcomes)} members: {said}; the first of these {first.reason}")
+    summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    return Outcome(first.status, f"{len(outcomes)} members: {summary}; the first of these {first.reason}")
 
 
 def restarts_of(problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts:
-    """What came of each of several restarts.
+    """Returns the results of several restarts.
 
-    **Arguments:** `among`: the problem's members, one for each restart and each weight of the prior.
+    **Arguments:** `among`: the problem's members, one for each restart and weight of the prior.
     """
     validated, outcomes = problem.picking is not None, loop.outcomes(state)
     fits: list[Restart] = []
@@ -152,9 +157,9 @@ def restarts_of(problem: FitProblem, loop: Loop, state: RunState, among: range) 
 def select_member(
     state: RunState, among: Sequence[int], outcomes: Sequence[Outcome | None], *, validated: bool = False
 ) -> int:
-    """The member that is best, of some; one that has failed is only if all have.
+    """Returns the best of some members; a failed one only if all failed.
 
-    A member may predict short validation data well from the start, and run away on the training data.
+    A member can predict short validation data well from the start and still run away on the training data.
     """
 
     def rank(member: int) -> tuple[bool, bool, float]:
@@ -166,9 +171,9 @@ def select_member(
 
 
 def rank_outcome(state: TrainState, validated: bool) -> tuple[bool, float]:
-    """What members are ordered by: those without a finite validation loss come last, by their training loss.
+    """Returns the sort key of a member: those without a finite validation loss come last, by training loss.
 
-    Where held steps were refined in the last chunk, the chosen iterate is the best.
+    If fixed steps were refined in the last chunk, the chosen iterate is the best.
     """
     best, chosen = float(state.best.loss), float(state.chosen.loss)
     if np.isfinite(best):

@@ -1,4 +1,4 @@
-"""Short records: equations of few terms come first, since a search takes less time than a network's programs."""
+"""Fits sparse equations to short records first, since a search takes less time than compiling a network."""
 
 import logging
 
@@ -16,9 +16,9 @@ SHORT_LOG = logging.getLogger(__name__)
 def fit_few_terms(
     options: Options, train: Dataset, validation: Dataset | None, callback: Callback
 ) -> tuple[list[Judged], bool]:
-    """Fits equations of few terms to a short record.
+    """Fits sparse equations to a short record.
 
-    **Returns:** the fit, judged, and whether it is enough. No fit, if the record is another, or no equations are found.
+    **Returns:** the judged fit, and whether it is good enough; no fit for other records, or if no equations are found.
     """
     if not begins_with_equations(options, train):
         return [], False
@@ -30,9 +30,9 @@ def fit_few_terms(
     except NoEquations as none:
         SHORT_LOG.warning("%s: %s", FEW_TERMS.name, none.verdict)
         return [], False
-    except Exception as error:  # Other fits go on.
+    except Exception as error:  # Continue with other fits.
         SHORT_LOG.warning("%s: %s", FEW_TERMS.name, error)
         return [], False
-    # A network could only follow the noise.
+    # A network could only fit the noise.
     is_enough = best.attempt.verdict == "noise-limited" and not best.is_unfit
     return [best], is_enough or best.fit.status in UNFINISHED

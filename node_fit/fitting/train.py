@@ -1,4 +1,4 @@
-"""Trains problems: one fit, the members of an ensemble, or several fits, which share programs where they can."""
+"""Trains problems: one fit, the members of an ensemble, or several fits, sharing compiled programs if possible."""
 
 import functools
 import itertools
@@ -32,32 +32,32 @@ TRAIN_LOG = logging.getLogger(__name__)
 
 
 def train(problems: Sequence[FitProblem], callbacks: Sequence[Callback], overview: Callback | None = None) -> list[Fit]:
-    """Solves problems; those of the same data that differ only in seeds and numbers run in one program.
+    """Solves problems; those on the same data that differ only in seeds and numbers share one program.
 
     **Arguments:**
 
-    - `problems`: as `build_problem` makes them; an ensemble is one problem, and comes alone.
-    - `callbacks`: one for each, called for its members only. `overview`: called for all.
+    - `problems`: from `build_problem`; an ensemble is a single problem and must be the only one.
+    - `callbacks`: one for each problem, called for its members only. `overview`: called for all.
 
-    **Returns:** a fit for each problem, in their order. Each compilation is counted in one of them. Ctrl-C ends a
-    single problem, and its fit is the one so far.
+    **Returns:** a fit for each problem, in order. Each compilation is counted in one of them. Ctrl-C ends a single
+    problem and returns its fit so far.
     """
     ledger = Ledger(min(problem.began for problem in problems))
     members = [problem.members(callback) for problem, callback in zip(problems, callbacks, strict=True)]
     fits: dict[int, Fit] = {}
     for group in group_alike(problems, members):
-        own = ranges([len(members[index]) for index in group])
+        spans = ranges([len(members[index]) for index in group])
         loop = ledger.opened(problems[group[0]], [member for index in group for member in members[index]])
         alone = len(problems) == 1 and overview is None
-        parts = CallbackParts([callbacks[index] for index in group], own, overview or Callback())
+        parts = CallbackParts([callbacks[index] for index in group], spans, overview or Callback())
         outcomes, state = run_until_interrupted(loop, callbacks[0] if alone else parts, alone=alone)
-        for index, among in zip(group, own, strict=True):
+        for index, among in zip(group, spans, strict=True):
             fits[index] = bring_to_optimum(ledger.result(problems[index], loop, outcomes, state, among))
     return [fits[index] for index in range(len(problems))]
 
 
 def run_until_interrupted(loop: Loop, callback: Callback, *, alone: bool) -> tuple[list[Outcome], RunState]:
-    """Runs the loop; Ctrl-C ends one that is alone with the state at the end of the last chunk, if there was one."""
+    """Runs the loop; Ctrl-C ends a single problem with the state after the last chunk, if any."""
     try:
         return loop.run(callback)
     except KeyboardInterrupt:
@@ -67,9 +67,9 @@ def run_until_interrupted(loop: Loop, callback: Callback, *, alone: bool) -> tup
 
 
 class Ledger:
-    """The time and the compilations of fits that are made together.
+    """Tracks the time and compilations of fits that are made together.
 
-    **Arguments:** `began`: when the first problem began to be built.
+    **Arguments:** `began`: time at which building of the first problem began.
     """
 
     def __init__(self, began: float):
@@ -78,26 +78,26 @@ class Ledger:
         self.counted = 0
 
     def opened(self, problem: FitProblem, members: Sequence[Member]) -> Loop:
-        """The training loop of members of a problem, and of others like it."""
+        """Opens the training loop for members of a problem, and of others like it."""
         loop = problem.loop(members)
-        given, used = len(problem.options.placed(len(members)).devices), len(loop.setup.place.devices)
-        if used < given and problem.options.device.count != "auto":
-            TRAIN_LOG.warning("using %d of %d devices, since members or trajectories are spread evenly", used, given)
+        offered, used = len(problem.options.placed(len(members)).devices), len(loop.setup.place.devices)
+        if used < offered and problem.options.device.count != "auto":
+            TRAIN_LOG.warning("using %d of %d devices, since members or trajectories are spread evenly", used, offered)
         self.loops.append(loop)
         return loop
 
     def result(
         self, problem: FitProblem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, among: range
     ) -> Fit:
-        """The fit of a problem, whose members are some of the loop's."""
+        """Returns the fit of a problem, whose members are some of the loop's."""
         several, keep = problem.ensemble.count > 1, problem.ensemble.keep
         best = select_member(state, among, outcomes, validated=problem.picking is not None)
         model, outcome = kept_of(problem, loop, outcomes, state, best)
         options, choices = problem.settled(None if several else best - among[0])
         excess = loop.step_excess(state)
-        new = [programs for each in self.loops[self.counted :] for programs in each.compiled]
+        new = [programs for opened in self.loops[self.counted :] for programs in opened.compiled]
         self.counted = len(self.loops)
-        compiling = sum(programs.compile_seconds for each in self.loops for programs in each.compiled)
+        compiling = sum(programs.compile_seconds for opened in self.loops for programs in opened.compiled)
         return Fit(
             model=model,
             status=outcome.status,
@@ -122,14 +122,14 @@ class Ledger:
         )
 
     def restarts(self, problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts | None:
-        """What came of each of several restarts; None for one."""
+        """Returns the results of several restarts; None for one."""
         return None if problem.options.restarts == 1 else restarts_of(problem, loop, state, among)
 
 
 def kept_of(
     problem: FitProblem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, best: int
 ) -> tuple[NeuralODE | Ensemble, Outcome]:
-    """The best member, or an ensemble of all that have not failed; and how the run ended."""
+    """Returns the best member, or an ensemble of all that have not failed, and the outcome of the run."""
     model = functools.partial(select_iterate, problem, loop, state)
     if problem.ensemble.count == 1:
         kept = model(best)
@@ -142,23 +142,23 @@ def kept_of(
 
 
 def group_alike(problems: Sequence[FitProblem], members: Sequence[Sequence[Member]]) -> list[list[int]]:
-    """Groups of problems whose members can share one program, by number."""
+    """Groups the indices of problems whose members can share one program."""
     groups: dict[Hashable, list[int]] = {}
-    for index, (problem, own) in enumerate(zip(problems, members, strict=True)):
+    for index, (problem, own_members) in enumerate(zip(problems, members, strict=True)):
         training, begun = problem.options.training, problem.begins_linear
         host = (tuple(training.freeze), training.chunk_steps, training.patience)
-        groups.setdefault((kind_of(own[0]), host, problem.options.place, begun), []).append(index)
+        groups.setdefault((kind_of(own_members[0]), host, problem.options.place, begun), []).append(index)
     return list(groups.values())
 
 
 def ranges(sizes: Sequence[int]) -> list[range]:
-    """Ranges of these sizes, one after another."""
+    """Returns consecutive ranges of these sizes."""
     ends = list(itertools.accumulate(sizes))
     return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 def state_of(state: RunState, among: range) -> RunState:
-    """The state of a run with only some of its members."""
+    """Returns the state of a run with only some of its members."""
     return replace(state, members=tuple(state.members[member] for member in among))
 
 
@@ -169,7 +169,7 @@ def renumber(record: Record, among: range) -> Record:
 class CallbackParts(Callback):
     """Calls each of several callbacks for its own members only.
 
-    **Arguments:** `callbacks`: one for each fit. `own`: the numbers of each fit's members. `overview`: called for all.
+    **Arguments:** `callbacks`: one for each fit. `own`: the indices of each fit's members. `overview`: called for all.
     """
 
     def __init__(self, callbacks: Sequence[Callback], own: Sequence[range], overview: Callback):
@@ -182,15 +182,15 @@ class CallbackParts(Callback):
             callback.on_training_start(lambda iterate, member, among=among: model_of(iterate, among[member]))
 
     def restore(self, template: Template) -> RunState | None:
-        found: list[RunState | None] = []
+        restored: list[RunState | None] = []
         for callback, among in zip(self.callbacks, self.own, strict=True):
 
             @functools.cache
             def part(index: int, nodes: int, among: range = among) -> tuple[TrainState, ...]:
                 return tuple(template(index, nodes)[member] for member in among)
 
-            found.append(callback.restore(part))
-        if any(state is not None for state in found):
+            restored.append(callback.restore(part))
+        if any(state is not None for state in restored):
             raise ValueError("an interrupted fit can't resume together with others; resume it on its own.")
         return None
 
@@ -211,7 +211,7 @@ class CallbackParts(Callback):
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
         stops = [self.overview.on_chunk_end(records, state)]
         for callback, among in zip(self.callbacks, self.own, strict=True):
-            own = [renumber(record, among) for record in records if record.member in among]
-            if own:
-                stops.append(callback.on_chunk_end(own, state_of(state, among)))
+            own_records = [renumber(record, among) for record in records if record.member in among]
+            if own_records:
+                stops.append(callback.on_chunk_end(own_records, state_of(state, among)))
         return next((stop for stop in stops if stop is not None), None)

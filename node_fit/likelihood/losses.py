@@ -1,7 +1,7 @@
-"""How probable a measurement is, given its prediction: losses of residuals, and likelihoods of counts.
+"""Likelihoods of measurements: losses of residuals, and likelihoods of counts.
 
-A likelihood sees a measurement by its `Predictors`. Its negative logarithm has derivatives of any order; half of the
-sum of its squared `rows` is the same, up to a constant, so that least squares and line searches apply.
+A likelihood is a function of the `Predictors` of a measurement. Its negative logarithm has derivatives of any order and
+equals half the sum of its squared `rows`, up to a constant, so that least squares and line searches apply.
 """
 
 import abc
@@ -23,22 +23,22 @@ from .limits import ROOT_FLOOR, deviance_root, finite_width, log_probability_bey
 Residual = Float[Array, "..."]
 Host = Float[np.ndarray, "..."]
 
-# Less than the negative logarithm of the density of any t-distribution at its middle.
+# Lower bound of the negative logarithm of the density of any t-distribution at its center.
 LEAST_LOG_PEAK = 0.9
-# A predicted count is not less.
+# Minimum predicted count.
 LEAST_COUNT = 1e-10
 
 
 class Predictors(NamedTuple):
-    """What a model says of a measurement, and the measurement.
+    """The prediction of a measurement, and the measurement.
 
-    - `location`: predicted less measured value, or, of a count, the logarithm of the predicted one.
+    - `location`: predicted minus measured value or, for a count, the logarithm of the predicted count.
     - `log_scale`: the logarithm of the standard deviation, in the unit of `location`; 0 for a count.
     - `shapes`: the logarithms of further constants of the noise, in the order of `shapes` of the likelihood.
     - `value`: the measured count; not used otherwise.
-    - `censored`: -1 if the value is below what is written, 1 if it is above, else 0.
-    - `width`: how far beyond that it may lie, in the unit of `location`; infinite where there is no other end, None if
-      nowhere is one.
+    - `censored`: -1 if the value is below the recorded limit, 1 if it is above, else 0.
+    - `width`: the width of the interval beyond that limit, in the unit of `location`; infinite for a one-sided limit,
+      None if all limits are one-sided.
     """
 
     location: Float[Array, "..."]
@@ -58,21 +58,21 @@ class Predictors(NamedTuple):
         """`width` in standard deviations."""
         if self.width is None:
             return None
-        # An infinite factor would make a gradient of zero no number.
+        # An infinite factor would turn a zero gradient into NaN.
         is_interval, width = finite_width(jnp.asarray(self.width))
         return jnp.where(is_interval, width * jnp.exp(-self.log_scale), jnp.inf)
 
     @property
     def beyond(self) -> Float[Array, "..."]:
-        """How far the prediction of a censored value lies beyond what is written, in standard deviations."""
+        """Distance of a censored value's prediction beyond the recorded limit, in standard deviations."""
         return jnp.asarray(self.censored) * self.distance
 
 
 class AbstractLikelihood(eqx.Module):
-    """How probable a measurement is, given its prediction.
+    """The likelihood of a measurement given its prediction.
 
-    - `is_count`: whether measurements are numbers of events, whose noise has no scale of its own.
-    - `shapes`: the names of constants of the noise that are fitted, beside those of its scale.
+    - `is_count`: whether measurements are numbers of events; their noise has no separate scale.
+    - `shapes`: the names of fitted constants of the noise, except those of its scale.
     """
 
     @property
@@ -85,41 +85,41 @@ class AbstractLikelihood(eqx.Module):
 
     @property
     def robust(self) -> bool:
-        """Whether large residuals count less, for which their standard deviation must be known."""
+        """Whether large residuals count less, which requires their standard deviation."""
         return False
 
     @abc.abstractmethod
     def negative_log(self, at: Predictors) -> Residual:
-        """The negative logarithm of the probability (density) of each measurement, in the unit of `location`."""
+        """Computes the negative log probability (density) of each measurement, in the unit of `location`."""
 
     @abc.abstractmethod
     def rows(self, at: Predictors) -> list[Residual]:
-        """Residuals, the sum of whose squares is twice `negative_log` without the logarithm of the scale, and a
-        constant; the first has the sign of the misfit."""
+        """Computes residuals with a sum of squares of twice `negative_log` without the logarithm of the scale, up to a
+        constant; the first residual has the sign of the misfit."""
 
     def all_rows(self, at: Predictors, *, has_scale: bool) -> list[Residual]:
-        """`rows`, and that of a fitted scale if there is one."""
+        """Computes `rows` and, with a fitted scale, its row."""
         rows = self.rows(at)
         if has_scale:
             rows.append(jnp.where(at.censored == 0, row_of_scale(at.log_scale), row_of_width(at.spans)))
         return rows
 
     def spread(self, at: Predictors) -> Residual:
-        """The standard deviation of each measurement, in its unit."""
+        """Computes the standard deviation of each measurement, in its unit."""
         return jnp.exp(at.log_scale)
 
 
-# The least standard deviation of a fitted noise [scaled units].
+# Minimum standard deviation of fitted noise [scaled units].
 LEAST_SCALE = 1e-4
 
 
 def row_of_scale(log_scale: Residual) -> Residual:
-    """The residual of a fitted scale: twice the logarithm of the scale over its least value, and 1, is its square."""
+    """Computes the residual of a fitted scale; its square is twice the log of the scale over its minimum, plus 1."""
     return jnp.sqrt(jnp.maximum(2 * (log_scale - math.log(LEAST_SCALE)), 0) + 1)
 
 
 def row_of_width(spans: Residual | None) -> Residual | float:
-    """The residual of an interval by the scale: what is left where the prediction is its middle; 0 of a limit."""
+    """Computes the residual of an interval due to the scale, the remainder at its middle; 0 for a limit."""
     if spans is None:
         return 0.0
     is_interval, spans = finite_width(spans)
@@ -128,7 +128,7 @@ def row_of_width(spans: Residual | None) -> Residual | float:
 
 
 class Predicted(AbstractLikelihood):
-    """Gives the predictors themselves as rows: for derivatives of a likelihood by them, on the host.
+    """A likelihood that returns its predictors as rows, for derivatives with respect to them on the host.
 
     **Arguments:** `loss`: the likelihood.
     """
@@ -147,14 +147,14 @@ class Predicted(AbstractLikelihood):
         return self.loss.negative_log(at)
 
     def rows(self, at: Predictors) -> list[Residual]:
-        return [at.location, *(jnp.broadcast_to(each, at.location.shape) for each in at.shapes)]
+        return [at.location, *(jnp.broadcast_to(shape, at.location.shape) for shape in at.shapes)]
 
     def all_rows(self, at: Predictors, *, has_scale: bool) -> list[Residual]:
         return [*self.rows(at), at.log_scale] if has_scale else self.rows(at)
 
 
 class AbstractResidualLoss(AbstractLikelihood):
-    """A loss of residuals `z` in standard deviations: `rho(z)`, about half of the square of a small one.
+    """A loss `rho(z)` of residuals `z` in standard deviations, about half the square of a small residual.
 
     Objectives sum the squares of `sign(z) sqrt(2 rho(z))`, so that Levenberg-Marquardt and line searches apply (as in
     `scipy.optimize.least_squares`, and in Triggs et al., "Bundle adjustment: a modern synthesis", 2000, section 4.3).
@@ -166,18 +166,18 @@ class AbstractResidualLoss(AbstractLikelihood):
 
     @abc.abstractmethod
     def factor(self, z: Residual) -> Residual:
-        """`sqrt(2 rho(z)) / abs(z)`, by which a residual is multiplied; 1 or about 1 for a small one."""
+        """Computes `sqrt(2 rho(z)) / abs(z)`, the factor of a residual; about 1 for a small residual."""
 
     @abc.abstractmethod
     def influence(self, z: Host) -> tuple[Host, Host]:
-        """The first and the second derivative of `rho`."""
+        """Computes the first and second derivatives of `rho`."""
 
     @abc.abstractmethod
     def log_density(self, z: Host) -> Host:
-        """The logarithm of the probability density that is proportional to `exp(-rho(z))`."""
+        """Computes the logarithm of the probability density that is proportional to `exp(-rho(z))`."""
 
     def at_shapes(self, shapes: tuple[Residual, ...]) -> "AbstractResidualLoss":
-        """The loss with values of its fitted constants."""
+        """Returns the loss with values for its fitted constants."""
         return self
 
     def log_peak(self) -> Residual | float:
@@ -185,11 +185,11 @@ class AbstractResidualLoss(AbstractLikelihood):
         return float(self.log_density(np.zeros(1))[0])
 
     def rho(self, z: Residual) -> Residual:
-        """The loss itself, 0 at 0."""
+        """Computes the loss, which is 0 at 0."""
         return (z * self.factor(z)) ** 2 / 2
 
     def information(self) -> tuple[float, float]:
-        """The Fisher information of a measurement about its location, in its scale, and about the scale's logarithm.
+        """Computes the Fisher information of a measurement on its scaled location and on the logarithm of its scale.
 
         **Returns:** the expectations of `rho'(z)**2` and of `(z rho'(z) - 1)**2`.
         """
@@ -249,8 +249,8 @@ LEAST_SQUARES = Squares()
 class Huber(AbstractResidualLoss):
     """Squares of small residuals, and absolute values of large ones (Huber, Ann. Math. Statist. 35, 1964).
 
-    **Arguments:** `threshold`: where they meet [standard deviations]; 1.345 costs 5 % of the efficiency with normal
-    noise.
+    **Arguments:** `threshold`: the residual where they meet [standard deviations]; 1.345 costs 5 % of the efficiency
+    with normal noise.
 
     **Raises:** `ValueError` if it is not positive.
     """
@@ -264,7 +264,7 @@ class Huber(AbstractResidualLoss):
 
     def factor(self, z: Residual) -> Residual:
         limit = jnp.asarray(self.threshold, z.dtype)
-        # At the limit and below it is exactly 1.
+        # Exactly 1 up to the limit.
         share = limit / jnp.maximum(jnp.abs(z), limit)
         return jnp.sqrt(share * (2 - share))
 
@@ -282,31 +282,32 @@ class Huber(AbstractResidualLoss):
 
 
 class Laplace(AbstractResidualLoss):
-    """Absolute values: maximum likelihood with Laplace's distribution, whose standard deviation is its scale times the
-    square root of 2 (P. S. Laplace, Mém. Acad. R. Sci. Paris 6, 1774)."""
+    """Absolute values: maximum likelihood with Laplace's distribution.
+
+    The standard deviation is the scale times the square root of 2 (P. S. Laplace, Mém. Acad. R. Sci. Paris 6, 1774)."""
 
     def factor(self, z: Residual) -> Residual:
         return jnp.sqrt(2 / jnp.maximum(jnp.abs(z), LEAST_DISTANCE))
 
     def influence(self, z: Host) -> tuple[Host, Host]:
-        # All of the bend is at 0; in the mean, it is 1.
+        # All curvature is at 0; its mean is 1.
         return np.sign(z), np.ones_like(z)
 
     def log_density(self, z: Host) -> Host:
         return -np.abs(z) - math.log(2)
 
 
-# Below this, an absolute value is a square, whose slope is finite.
+# Distance below which an absolute value is replaced by a square, for a finite slope.
 LEAST_DISTANCE = 1e-6
 
 
 class StudentT(AbstractResidualLoss):
     """Maximum likelihood with noise that has Student's t-distribution (Lange, Little and Taylor, JASA 84, 1989).
 
-    A very large residual counts hardly at all, so a bad beginning may not find back; `Huber` always does.
+    A very large residual has almost no influence, so a poor initial guess may not recover; with `Huber` it always does.
 
-    **Arguments:** `degrees`: degrees of freedom; fewer allow more outliers. With `fitted` they are a constant of the
-    noise, `degrees`, and so is its scale.
+    **Arguments:** `degrees`: degrees of freedom; fewer allow more outliers. With `fitted`, they are the fitted constant
+    `degrees` of the noise, and its scale is fitted, too.
 
     **Raises:** `ValueError` if it is below 1.
     """
@@ -324,7 +325,7 @@ class StudentT(AbstractResidualLoss):
 
     @property
     def number(self) -> float | Float[Array, "..."]:
-        """The degrees of freedom; where they are fitted, those of scores."""
+        """The degrees of freedom; if fitted, the typical value used for scores."""
         return TYPICAL_DEGREES if isinstance(self.degrees, str) else self.degrees
 
     def at_shapes(self, shapes: tuple[Residual, ...]) -> "StudentT":
@@ -340,7 +341,7 @@ class StudentT(AbstractResidualLoss):
         degrees = jnp.asarray(self.number, z.dtype)
         square = z**2 / degrees
         tiny = square < 1e-4
-        # log(1 + x) / x, whose root is smooth at 0.
+        # The square root of log(1 + x) / x is smooth at 0.
         ratio = jnp.where(tiny, 1 - square / 2 + square**2 / 3, jnp.log1p(square) / jnp.where(tiny, 1, square))
         return jnp.sqrt((degrees + 1) / degrees * ratio)
 
@@ -355,12 +356,12 @@ class StudentT(AbstractResidualLoss):
         return t.logpdf(z, float(self.number))
 
 
-# The degrees of freedom at which fitted ones begin, and by which scores are weighed.
+# Initial guess for fitted degrees of freedom, and their value in scores.
 TYPICAL_DEGREES = 4.0
 
 
 class AbstractCounts(AbstractLikelihood):
-    """A likelihood of counts around a predicted mean, whose logarithm is the location."""
+    """A likelihood of counts around a predicted mean; the location is the logarithm of the mean."""
 
     @property
     def is_count(self) -> bool:
@@ -368,18 +369,18 @@ class AbstractCounts(AbstractLikelihood):
 
     @abc.abstractmethod
     def negative_log_at(self, log_mean: Residual, shapes: tuple[Residual, ...], value: Residual) -> Residual:
-        """The negative logarithm of the probability of a count."""
+        """Computes the negative log probability of a count."""
 
     def negative_log(self, at: Predictors) -> Residual:
         return self.negative_log_at(at.location, at.shapes, jnp.asarray(at.value))
 
     def rows(self, at: Predictors) -> list[Residual]:
-        """Deviance residuals, and beside them what is left where the prediction is the count (McCullagh and Nelder,
+        """Computes deviance residuals, and the remainder when the prediction equals the count (McCullagh and Nelder,
         Generalized Linear Models, 1989, section 2.4)."""
         value = jnp.asarray(at.value)
         exact = jnp.log(jnp.maximum(value, LEAST_COUNT))
         least = self.negative_log_at(exact, at.shapes, value)
-        # Near the count, the root of a rounded difference has no slope: there its first term is exact enough.
+        # Near the count, the root of a rounded difference has no slope; its first-order term is accurate enough there.
         off = at.location - exact
         slope = jnp.sqrt(jnp.maximum(self.curvature(exact, at.shapes), ROOT_FLOOR))
         near = jnp.abs(off) < NEAR_COUNT
@@ -391,13 +392,13 @@ class AbstractCounts(AbstractLikelihood):
 
     @abc.abstractmethod
     def curvature(self, log_mean: Residual, shapes: tuple[Residual, ...]) -> Residual:
-        """The expected second derivative of `negative_log` by the location: the mean, squared, over the variance."""
+        """Computes the expected second derivative of `negative_log` in the location: squared mean over variance."""
 
     def spread(self, at: Predictors) -> Residual:
         return jnp.exp(at.location) / jnp.sqrt(self.curvature(at.location, at.shapes))
 
 
-# Logarithms of a predicted and a measured count that are nearer are as good as equal.
+# Difference below which the logarithms of a predicted and a measured count are treated as equal.
 NEAR_COUNT = 1e-3
 
 
@@ -412,8 +413,9 @@ class Poisson(AbstractCounts):
 
 
 class NegativeBinomial(AbstractCounts):
-    """Counts that vary more than Poisson's: their variance is `mean + dispersion * mean**2` (Lawless, Can. J. Statist.
-    15, 1987). The constant `dispersion` is fitted."""
+    """Overdispersed counts: their variance is `mean + dispersion * mean**2` (Lawless, Can. J. Statist. 15, 1987).
+
+    The constant `dispersion` is fitted."""
 
     @property
     def shapes(self) -> tuple[str, ...]:
@@ -421,16 +423,16 @@ class NegativeBinomial(AbstractCounts):
 
     def negative_log_at(self, log_mean: Residual, shapes: tuple[Residual, ...], value: Residual) -> Residual:
         size = jnp.exp(-shapes[0])
-        # Of a small dispersion, the difference of two large logarithms is what the product of few factors is.
-        whole = jnp.logaddexp(jnp.log(size), log_mean)
+        # With a small dispersion, the difference of two large logarithms equals a product of few factors.
+        log_total = jnp.logaddexp(jnp.log(size), log_mean)
         binomial = gammaln(value + size) - gammaln(size) - gammaln(value + 1)
-        return -(binomial + size * (jnp.log(size) - whole) + value * (log_mean - whole))
+        return -(binomial + size * (jnp.log(size) - log_total) + value * (log_mean - log_total))
 
     def curvature(self, log_mean: Residual, shapes: tuple[Residual, ...]) -> Residual:
         return jnp.exp(log_mean) / (1 + jnp.exp(shapes[0] + log_mean))
 
 
-# Likelihoods by their names on the command line.
+# Likelihoods by their command-line names.
 LOSSES: dict[str, AbstractLikelihood] = {
     "squares": LEAST_SQUARES,
     "huber": Huber(),
@@ -442,13 +444,13 @@ LOSSES: dict[str, AbstractLikelihood] = {
 
 
 def as_loss(given: AbstractLikelihood | str) -> AbstractLikelihood:
-    """The loss of a name, or what was given if it is no name."""
+    """Converts a name to its loss; returns a loss unchanged."""
     check_choice("loss", given, LOSSES)
     return LOSSES[given] if isinstance(given, str) else given
 
 
 class LikelihoodDerivatives(NamedTuple):
-    """LikelihoodDerivatives of `negative_log` by the predictors: location, logarithm of the scale, shapes.
+    """Derivatives of `negative_log` with respect to the predictors: location, logarithm of the scale, shapes.
 
     - `gradient`: shape `(predictor, ...)`. `hessian`: shape `(predictor, predictor, ...)`.
     """
@@ -458,11 +460,11 @@ class LikelihoodDerivatives(NamedTuple):
 
 
 def differentiate_likelihood(loss: AbstractLikelihood, at: Predictors) -> LikelihoodDerivatives:
-    """The first and second derivatives of each measurement's negative logarithm, on the host."""
+    """Computes the first and second derivatives of each measurement's negative logarithm, on the host."""
     shape = np.shape(at.location)
     varied = [at.location, at.log_scale, *at.shapes]
-    columns = jnp.stack([jnp.broadcast_to(each, shape).reshape(-1) for each in varied], axis=1)
-    known = jax.tree.map(lambda each: jnp.broadcast_to(each, shape).reshape(-1), (at.value, at.censored, at.width))
+    columns = jnp.stack([jnp.broadcast_to(leaf, shape).reshape(-1) for leaf in varied], axis=1)
+    known = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, shape).reshape(-1), (at.value, at.censored, at.width))
 
     def one(x: Array, known: tuple[Array, Array, Array | None]) -> Array:
         return loss.negative_log(Predictors(x[0], x[1], tuple(x[2:]), *known))

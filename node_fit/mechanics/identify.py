@@ -20,12 +20,12 @@ from .pairing import Pairing
 from .structure import Mechanism, forms
 from .weak_form import BUMPS, SmoothRecords
 
-# The share by which a mechanism without mirror symmetry must be better to be simulated before one with it.
+# Relative improvement above which a mechanism without mirror symmetry is simulated before one with it.
 LESS_SIMPLE = 0.02
 # Mechanisms that are simulated, the evaluations of each, and of one with a term less; and the terms that are left out
 # in turn, those nearest to 0 in standard errors, before nothing is simpler; within so many, all are left out at once.
 SIMULATED_FORMS, MECHANISM_TRIALS, FEWER_TRIALS, DROPPED, INSIGNIFICANT = 3, 16, 8, 2, 2.0
-# Rows that the search sees, and those of a piece of a longer record.
+# Maximum number of rows in the search, and rows per piece of a longer record.
 MOST_SEEN, PIECE = 4000, 2000
 
 
@@ -33,11 +33,11 @@ MOST_SEEN, PIECE = 4000, 2000
 class FoundMechanism:
     """A mechanism with the values of its constants.
 
-    **Arguments:** `mechanism`: its terms. `values`: of its constants. `errors`: their standard errors. `evidence`:
-    minus twice the logarithm of the probability of the records, and its size; lower is better. `variance`: mean squared
-    residual of the simulation, in units of the noise. `starts`: of windows, `(state, window)`; `follows`: whether each
-    begins where the one before ends. `noise`: root mean square of the residuals of each state.
-    `correlation`: of neighbouring residuals, of the state of which it is largest, beyond chance.
+    **Arguments:** `mechanism`: its terms. `values`: values of its constants. `errors`: their standard errors.
+    `evidence`: minus twice the log-evidence of the records, plus a penalty for its size; lower is better. `variance`:
+    mean squared residual of the simulation, in units of the noise. `starts`: initial states, `(state, window)`.
+    `follows`: whether each window continues the previous one. `noise`: root mean square of the residuals of each state.
+    `correlation`: largest correlation of neighbouring residuals over the states, beyond chance.
     """
 
     mechanism: Mechanism
@@ -60,7 +60,7 @@ class FoundMechanism:
         *,
         frees_widths: bool = False,
     ) -> "FoundMechanism":
-        """A mechanism where least squares have come.
+        """Returns the current point of a mechanism's least-squares fit.
 
         **Arguments:** `share`: of residuals that count as independent. `resolved`: a variance below which nothing is
         better. `frees_widths`: whether the velocities at which
@@ -70,7 +70,7 @@ class FoundMechanism:
         variance, unknowns = fitted.total / count, fitted.jacobian.shape[1]
         spread = np.sqrt(variance * np.diag(np.linalg.pinv(fitted.jacobian.T @ fitted.jacobian)).clip(min=0))
         free = mechanism.terms + (len(mechanism.widths) if frees_widths else 0)
-        # Starts are as many as windows: of dependent rows, they count as fewer, too.
+        # Every window has an initial state; with dependent rows, these count as fewer, too.
         told = free + int(share * (unknowns - free))
         evidence = schwarz_criterion(max(variance, resolved), share * count, told) + SYMBOL * len(values)
         errors = np.pad(spread[len(spread) - free :], (0, len(values) - free))
@@ -90,7 +90,7 @@ class FoundMechanism:
 
     @property
     def constants(self) -> "dict[str, float | list[float | None]]":
-        """The constants by name; velocities at which dry friction sets in are positive."""
+        """Returns the constants by name; velocities at which dry friction sets in are positive."""
         values: dict[str, float | list[float | None]] = dict(
             zip(self.mechanism.constants, self.values.tolist(), strict=True)
         )
@@ -102,15 +102,15 @@ class FoundMechanism:
 
 
 def seen_part(data: Dataset) -> Dataset:
-    """So many rows of the data as the search looks at."""
+    """Samples the rows of the data that the search uses."""
     data = data.windows(PIECE, PIECE) if int(data.lengths.max()) > MOST_SEEN else data
     return data.sample(max(MOST_SEEN // int(data.lengths.max()), 1))
 
 
-# Matrices are small, and threads at one of them wait for each other.
+# The matrices are small, so threads would mostly wait for each other.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def find_mechanism(data: Dataset, pairing: Pairing, *, held: bool, watch: SearchWatch | None = None) -> FoundMechanism:
-    """The most probable mechanism of positions and velocities under measured forces.
+    """Finds the most probable mechanism of positions and velocities under measured forces.
 
     **Arguments:** `data`: all states are positions and velocities, as `pairing` says. `held`: whether inputs stay as
     they are from row to row. `watch`: told what is done.
@@ -132,7 +132,7 @@ def find_mechanism(data: Dataset, pairing: Pairing, *, held: bool, watch: Search
 
 
 def placed_forces(inputs: Sequence[str], count: int) -> list[tuple[str | None, ...]]:
-    """The coordinates that inputs may act on, each one of its own; the order of the columns first."""
+    """Yields assignments of inputs to different coordinates; the order of the columns comes first."""
     given = [*inputs, *[None] * (count - len(inputs))]
     return list(dict.fromkeys(itertools.permutations(given))) if len(inputs) <= count else []
 
@@ -141,7 +141,7 @@ def placed_forces(inputs: Sequence[str], count: int) -> list[tuple[str | None, .
 class MechanismSearch:
     """Fits mechanisms by simulations of whole records.
 
-    **Arguments:** `records`: to fit to. `watch`: told what is simulated.
+    **Arguments:** `records`: training data. `watch`: receives progress messages.
     """
 
     records: SmoothRecords
@@ -153,8 +153,7 @@ class MechanismSearch:
         self.share = 1.0
 
     def judge(self, mechanism: Mechanism, values: np.ndarray) -> Judge:
-        """What simulates a mechanism; steps between rows are those of the first one, so that all have the same
-        error."""
+        """Returns the judge of a mechanism; all use the solver steps of the first one, so that errors are equal."""
         data, equations = self.records.data, mechanism.equations()
         constants = dict(zip(mechanism.constants, values.tolist(), strict=True))
         rates = tuple(equations[name] for name in data.states)
@@ -168,7 +167,7 @@ class MechanismSearch:
         return judge
 
     def fit(self, mechanism: Mechanism) -> FoundMechanism:
-        """The constants by simulations, from the best of the weak form's values for bumps of several lengths."""
+        """Fits the constants by simulation, from the best weak-form estimate over several bump lengths."""
         begun = np.array([self.records.weak_values(mechanism, rows)[0] for rows in BUMPS])
         judge = self.judge(mechanism, begun[1])
         span = judge.span(range(len(judge.states)))
@@ -183,7 +182,7 @@ class MechanismSearch:
         return FoundMechanism.of(mechanism, fitted[0], span)
 
     def go_on(self, mechanism: Mechanism, found: FoundMechanism, *, frees_widths: bool = False) -> FoundMechanism:
-        """The constants of a mechanism by simulations from those of another one with the same terms or more.
+        """Fits the constants of a mechanism by simulation, from a mechanism with the same or more terms.
 
         **Arguments:** `frees_widths`: whether the velocities at which dry friction sets in are fitted, too; without dry
         friction, these would go anywhere.
@@ -200,17 +199,15 @@ class MechanismSearch:
         return FoundMechanism.of(mechanism, fitted[0], span, self.share, resolved, frees_widths=frees_widths)
 
     def settle(self, found: FoundMechanism) -> FoundMechanism:
-        """The mechanism without what it does not need, with the noise that it leaves, steps that are exact enough for
-        it, and the velocities at which its dry friction sets in."""
-        # Residuals of what an encoder counts depend on each other.
+        """Simplifies a mechanism, and updates noise, solver steps, and velocities at which dry friction sets in."""
+        # Residuals of encoder counts are correlated.
         self.share = (1 - found.correlation) / (1 + found.correlation)
         self.noise, self.steps = np.maximum(found.noise, self.records.resolution), None
         shorter = self.simplify(self.go_on(found.mechanism, found))
         return self.simplify(self.go_on(shorter.mechanism, shorter, frees_widths=True))
 
     def simplify(self, found: FoundMechanism) -> FoundMechanism:
-        """The mechanism without the terms without which the records are as probable: all that can't be told from none,
-        or one of the least."""
+        """Removes terms without which the records are as probable: all insignificant ones, or one of the smallest."""
         while True:
             far = (np.abs(found.values) / np.maximum(found.errors, 1e-300))[: found.mechanism.terms]
             least = [[at] for at in np.argsort(far)[:DROPPED].tolist()]
@@ -228,14 +225,14 @@ class MechanismSearch:
 
 
 def without_links(span: Span) -> Span:
-    """The windows apart, whose ends meet no others."""
+    """Returns the windows as separate ones, whose ends need not match."""
     return replace(span, follows=(False,) * len(span.follows))
 
 
 def family_of(judge: Judge, values: np.ndarray, free: int) -> Family:
-    """A mechanism with some sets of constants, `(member, constant)`, as members that are simulated at once.
+    """Creates a family of one mechanism with several sets of constants, `(member, constant)`, simulated at once.
 
-    **Arguments:** `free`: so many of the first constants are fitted.
+    **Arguments:** `free`: number of leading constants that are fitted.
     """
     family = Family.of([judge.balance.given()], judge.names, judge.balance)
     count = len(values)

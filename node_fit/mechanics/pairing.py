@@ -1,4 +1,4 @@
-"""Which states are positions, and which of the others are their velocities."""
+"""Finds the states that are positions, and their velocities."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,23 +8,23 @@ import numpy as np
 from ..data.dataset import Dataset
 from ..discover.names import plain_names
 
-# Coordinates up to which mechanisms are written as equations.
+# Maximum number of coordinates of a mechanism.
 MOST_COORDINATES = 3
-# Velocities are those of a position if their integral over some rows misses its changes by at most this share.
+# Maximum relative error between a velocity's integral over some rows and the changes of its position.
 INTEGRATED_ROWS, MOST_MISSED = 10, 0.1
-# Rows that a trajectory must have more of, as many as the longest bump of the weak form has.
+# A trajectory needs more rows than this, the length of the longest bump of the weak form.
 FEW_ROWS_OF_MOTION = 40
 
 
 class Pairing(NamedTuple):
-    """The names of positions, and those of their velocities."""
+    """The names of positions and of their velocities."""
 
     positions: tuple[str, ...]
     velocities: tuple[str, ...]
 
 
 def pair_velocities(data: Dataset) -> Pairing | None:
-    """The positions among the states and their velocities, where these are all states; None where they are not."""
+    """Pairs positions with velocities; None if these are not all of the states."""
     count, odd = divmod(len(data.states), 2)
     if odd or not 1 <= count <= MOST_COORDINATES:
         return None
@@ -40,7 +40,7 @@ def pair_velocities(data: Dataset) -> Pairing | None:
 def pair_states(
     data: Dataset, positions: Sequence[str] | None = None, velocities: Sequence[str] | None = None
 ) -> Pairing:
-    """The positions and velocities that are named, or else those that the data tell.
+    """Returns the named positions and velocities, or estimates them from the data.
 
     **Raises:** `ValueError` if the states are not positions and their velocities, forces are missing, or equations
     can't have a name.
@@ -80,7 +80,7 @@ def pair_states(
 
 
 def miss_changes(data: Dataset, position: str, rate: str) -> float:
-    """How far the integral of a rate is from the changes of a position over some rows, as a share of these."""
+    """Computes the relative error between a rate's integral and the changes of a position over some rows."""
     if position == rate:
         return np.inf
     q, v = (data.ys[..., data.states.index(name)] for name in (position, rate))

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-# Parentheses without others in them.
+# Innermost parentheses.
 INNERMOST = re.compile(r"\([^()]*\)")
 # Whole numbers, one for each coordinate: of an angle in a sine or cosine, or of a rate.
 Factors = tuple[int, ...]
@@ -29,12 +29,12 @@ class MassTerm:
     wave: str = ""
 
     def mass(self, row: int, column: int) -> float:
-        """Its share in an entry of the mass matrix, beside the wave."""
+        """Returns its factor in an entry of the mass matrix, without the wave."""
         both = self.left[row] * self.right[column] + self.left[column] * self.right[row]
         return both / 2 if self.left == self.right else both
 
     def bend(self, row: int) -> dict[tuple[int, int], float]:
-        """The factors of products of two velocities in dM/dt v - d/dq (v' M v/2), beside the wave's derivative."""
+        """Returns the factors of velocity products in dM/dt v - d/dq (v' M v/2), without the wave's derivative."""
         found: dict[tuple[int, int], float] = {}
         count = range(len(self.left))
         for one, other in itertools.product(count, count):
@@ -76,7 +76,7 @@ class Mechanism:
 
     @property
     def is_tilted(self) -> bool:
-        """Whether it lacks mirror symmetry: turned the other way round, it would move otherwise."""
+        """Whether it lacks mirror symmetry, that is, its mirror image moves differently."""
         return any(term.wave == "sin" for term in self.masses) or any("cos" in term.text for term in self.rest)
 
     @property
@@ -90,7 +90,7 @@ class Mechanism:
 
     @property
     def terms(self) -> int:
-        """Number of terms, each of which has a constant of its own."""
+        """Number of terms; every term has its own constant."""
         return len(self.masses) + len(self.rest)
 
     @cached_property
@@ -126,7 +126,7 @@ class Mechanism:
         return [(count + at, widths[term]) for at, term in enumerate(self.rest) if term in widths]
 
     def without(self, place: int) -> "Mechanism":
-        """The mechanism without the term at a place of `masses` and then `rest`."""
+        """Returns the mechanism without the term at an index into `masses` followed by `rest`."""
         count = len(self.masses)
         if place < count:
             return replace(self, masses=self.masses[:place] + self.masses[place + 1 :])
@@ -194,7 +194,7 @@ def wave_of(wave: str, angle: Factors, names: Sequence[str]) -> str:
 
 
 def wave_slope(wave: str, angle: Factors, names: Sequence[str]) -> str:
-    """The derivative of a wave by its angle."""
+    """Returns the derivative of a wave by its angle."""
     other, sign = {"cos": ("sin", "-"), "sin": ("cos", ""), "": ("", "")}[wave]
     return sign + wave_of(other, angle, names)
 
@@ -207,7 +207,7 @@ def scale_text(text: str, factor: str) -> str:
 
 
 def has_one_term(text: str) -> bool:
-    """Whether a text is no sum, but for those in parentheses."""
+    """Whether a text contains no sum outside of parentheses."""
     inside = INNERMOST.sub("", text)
     while inside != text:
         text, inside = inside, INNERMOST.sub("", inside)
@@ -215,7 +215,7 @@ def has_one_term(text: str) -> bool:
 
 
 def sum_text(parts: dict[str, float]) -> str:
-    """A sum of texts with factors."""
+    """Writes a sum of texts with factors."""
     found = ""
     for text, factor in parts.items():
         if factor == 0:
@@ -229,14 +229,14 @@ def sum_text(parts: dict[str, float]) -> str:
 
 
 def multiply_texts(*texts: str) -> str:
-    """A product of texts, empty if one of them is 0."""
+    """Writes a product of texts; empty if one of them is 0."""
     if "0" in texts:
         return ""
     return "*".join(text if has_one_term(text) else f"({text})" for text in texts)
 
 
 def solve_linear(matrix: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
-    """The solution of linear equations in texts, by Cramer's rule; of at most three."""
+    """Solves up to three linear equations in texts with Cramer's rule."""
     if len(right) == 1:
         return [divide_texts(right[0], matrix[0][0])]
     if is_diagonal(matrix):
@@ -291,7 +291,7 @@ def turned_up(angle: Factors) -> Factors:
 
 
 def constant_masses(count: int, pairs: Collection[tuple[int, int]]) -> list[MassTerm]:
-    """Inertias of coordinates, and their couplings."""
+    """Returns inertias of coordinates, and their couplings."""
     none = (0,) * count
     return [MassTerm(unit_factors(one, count), unit_factors(other, count), none) for one, other in pairs]
 

@@ -16,24 +16,24 @@ from ..discover.formulas import read_tape
 from .pairing import Pairing
 from .structure import ForceTerm, MassTerm, Mechanism
 
-# Rows of the bumps, between their beginnings, and the weight of the prior of the weak form.
+# Bump lengths in rows, stride between bumps, and the prior weight of the weak form.
 BUMPS, BUMP_STRIDE, WEAK_RIDGE = (10, 20, 40), 5, 1e-4
-# Blocks of bumps, of which every second one is left out.
+# Number of blocks of bumps; every second block is held out.
 WEAK_BLOCKS = 8
-# The velocity at which dry friction sets in, at first, as a share of the spread.
+# Initial velocity at which dry friction sets in, as a share of the spread.
 FIRST_WIDTH = 0.03
-# Noise, as a share of the spread, at the least.
+# Minimum noise as a share of the spread.
 MIN_NOISE_SHARE = 1e-4
 
 
 class Weak(NamedTuple):
-    """Linear equations for the constants, `(bump, coordinate, constant)`, and what inputs push, `(bump, input)`."""
+    """Linear equations for the constants, `(bump, coordinate, constant)`, and input terms, `(bump, input)`."""
 
     features: np.ndarray
     pushed: np.ndarray
 
     def place(self, mechanism: Mechanism, inputs: Sequence[str]) -> np.ndarray:
-        """The force on each coordinate, `(bump, coordinate)`."""
+        """Returns the force on each coordinate, `(bump, coordinate)`."""
         none = np.zeros(len(self.pushed))
         forces = [none if name is None else self.pushed[:, inputs.index(name)] for name in mechanism.forces]
         return np.stack(forces, axis=1)
@@ -72,7 +72,7 @@ class SmoothRecords:
 
     @property
     def noise(self) -> np.ndarray:
-        """The noise of each state, by what smoothing leaves."""
+        """The noise of each state, estimated from the residuals of smoothing."""
         count = len(self.data.states)
         left = np.concatenate([record.raw - record.values[:, :count] for record in self.each])
         return np.maximum(np.nanstd(left, axis=0), self.resolution)
@@ -87,7 +87,7 @@ class SmoothRecords:
         return {term: self.widths[mechanism.velocities[term.direction.index(1)]] for term in mechanism.widths}
 
     def weak_form(self, mechanism: Mechanism, rows: int) -> Weak:
-        """The equations of bumps of so many rows."""
+        """Returns the equations for bumps of this number of rows."""
         key = (mechanism.masses, mechanism.rest, rows)
         if key not in self.known:
             parts = [integrate_bumps(record, *self.summands(mechanism, record), rows) for record in self.each]
@@ -95,7 +95,7 @@ class SmoothRecords:
         return self.known[key]
 
     def summands(self, mechanism: Mechanism, record: Smoothed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What each constant adds to the momenta, and to the forces without those; and the inputs, `(input, row)`.
+        """Returns each constant's contributions to the momenta and to the other forces; and the inputs, `(input, row)`.
 
         **Returns:** the first two are `(constant, coordinate, row)`; momenta are those of the masses alone, which come
         first.
@@ -112,7 +112,7 @@ class SmoothRecords:
         return moving[:, 0], still, record.values[:, len(self.data.states) :].T
 
     def weak_values(self, mechanism: Mechanism, rows: int, left_out: int | None = None) -> tuple[np.ndarray, float]:
-        """The constants by the weak form, and its mean squared error on what was left out.
+        """Estimates the constants with the weak form; returns them with the held-out mean squared error.
 
         **Arguments:** `rows`: of a bump. `left_out`: 0 or 1 leaves every second block of bumps out.
         """
@@ -129,7 +129,7 @@ class SmoothRecords:
         return np.array([*values, *self.first_widths(mechanism).values()]), float(np.square(missed).mean())
 
     def held_out_error(self, mechanism: Mechanism) -> float:
-        """The error of the weak form on blocks that were left out, in bumps of a middle length."""
+        """Computes the weak-form error on held-out blocks for bumps of medium length."""
         return sum(self.weak_values(mechanism, BUMPS[1], fold)[1] for fold in (0, 1))
 
 
@@ -147,7 +147,7 @@ def integrate_bumps(record: Smoothed, momenta: np.ndarray, still: np.ndarray, in
         balance = still[:, :, piece] @ bump
         balance[: len(momenta)] -= momenta[:, :, piece] @ slope
         features.append(balance.T)
-        # What holds from a row to the next one has the mean weight of the two.
+        # Inputs held between two rows have the mean weight of these.
         pushed.append(
             inputs[:, piece][:, :-1] @ ((bump[:-1] + bump[1:]) / 2) if record.held else inputs[:, piece] @ bump
         )

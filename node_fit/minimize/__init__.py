@@ -1,1 +1,1 @@
-"""Searches for least squares: compiled, on the host, and from where they start."""
+"""Least-squares solvers, compiled and on the host, and their initial points."""

@@ -1,7 +1,7 @@
-"""Least squares inside a compiled program: one loop of damped steps, also of many problems under `jax.vmap`.
+"""Solves least squares inside a compiled program with one loop of damped steps, which also works under `jax.vmap`.
 
-It evaluates a function at one place of the program; a library's search does so in several places, and compiles for
-three times as long.
+The function is evaluated at one place in the program; library solvers evaluate it at several, and take three times as
+long to compile.
 """
 
 from collections.abc import Callable
@@ -15,20 +15,20 @@ from ..runtime.batching import vary_together
 from .host import Damping
 
 Vector = Float[Array, " parameter"]
-# Of parameters of order one.
+# Damping for parameters of order one.
 UNIT_DAMPING = Damping(1.0, 0.1, 10.0, 1e-12, 1e10)
-# A search begins at the other point where the value there is below this share of the first one's.
+# A search starts at the other point if its value is below this share of the first point's value.
 MUCH_NEARER = 0.1
-# A sum of squares is flat where the undamped step would lower it by less than this many of its roundings. One more step
-# then finds the optimum more exactly than the sum tells.
+# A sum of squares counts as flat if the undamped step would lower it by less than this many rounding errors. One more
+# step then locates the optimum more accurately than the sum can show.
 FLAT_ROUNDINGS = 10
 
 
 class DampedSearch(NamedTuple):
     """The state of a search.
 
-    - `best`, `value`, `at`: the best point so far, its value, and what steps from there need.
-    - `damping`, `number`: of the next step, and of evaluations so far. `done`: whether the search has ended.
+    - `best`, `value`, `at`: the best point so far, its value, and the data for steps from there.
+    - `damping`, `number`: damping of the next step, and number of evaluations so far. `done`: whether the search ended.
     """
 
     best: Vector
@@ -48,13 +48,13 @@ def search_damped(
     damping: Damping,
     evaluations: int,
 ) -> DampedSearch:
-    """Lowers a function by damped steps (Levenberg and Marquardt's method).
+    """Minimises a function with damped steps (Levenberg-Marquardt method).
 
     **Arguments:**
 
-    - `look`: the value at a point and what steps from it need; a point where either is not finite is not taken.
-    - `propose`: the next point by a step with the damping, and whether the value is flat at the best point.
-    - `begin`, `other`: where the search begins, and another point to begin at if the value there is much lower.
+    - `look`: computes the value at a point and the data for steps from it; points with non-finite results are rejected.
+    - `propose`: returns the next point of a damped step, and whether the value is flat at the best point.
+    - `begin`, `other`: the initial point, and an alternative to use if its value is much lower.
     - `evaluations`: maximum number of evaluations.
     """
     beginnings = [begin] if other is None else [begin, other]
@@ -92,22 +92,21 @@ def search_least_squares(
     *,
     evaluations: int = 60,
 ) -> Vector:
-    """The point with the least sum of squared residuals that is found from `begin`, or from `other` if it is much
-    better.
+    """Minimises the sum of squared residuals from `begin`, or from `other` if it is much better.
 
-    **Arguments:** `residuals`: finite, of a point. `evaluations`: maximum number of evaluations.
+    **Arguments:** `residuals`: computes finite residuals at a point. `evaluations`: maximum number of evaluations.
     """
 
     def look(x: Vector) -> tuple[Float[Array, ""], tuple[Array, Array]]:
         basis = jnp.eye(x.shape[0], dtype=x.dtype)
-        found, columns = jax.vmap(lambda along: jax.jvp(residuals, (x,), (along,)), out_axes=(None, 1))(basis)
-        return found @ found, (found, columns)
+        values, columns = jax.vmap(lambda along: jax.jvp(residuals, (x,), (along,)), out_axes=(None, 1))(basis)
+        return values @ values, (values, columns)
 
     def propose(now: DampedSearch) -> tuple[Vector, Bool[Array, ""]]:
-        found, jacobian = now.at
-        whole, damped = (least_squares_step(jacobian, found, d) for d in (jnp.zeros_like(now.damping), now.damping))
-        # What the linearised problem would gain.
-        gain = now.value - jnp.sum((found + jacobian @ whole) ** 2)
+        values, jacobian = now.at
+        whole, damped = (least_squares_step(jacobian, values, d) for d in (jnp.zeros_like(now.damping), now.damping))
+        # Gain predicted by the linearised problem.
+        gain = now.value - jnp.sum((values + jacobian @ whole) ** 2)
         return now.best + damped, gain <= FLAT_ROUNDINGS * jnp.finfo(gain.dtype).eps * now.value
 
     return search_damped(look, propose, begin, other, damping=UNIT_DAMPING, evaluations=evaluations).best
@@ -116,8 +115,8 @@ def search_least_squares(
 def least_squares_step(
     jacobian: Float[Array, "residual parameter"], residuals: Float[Array, " residual"], damping: Float[Array, ""]
 ) -> Vector:
-    """The step that minimises the linearised sum of squares with `damping` times its own square; by an orthogonal
-    factorisation, since the normal equations would lose half of the digits."""
+    """Computes the step that minimises the linearised sum of squares plus `damping` times its square. It uses an
+    orthogonal factorisation, since the normal equations would lose half of the digits."""
     states = jacobian.shape[1]
     tiny = jnp.finfo(jacobian.dtype).eps * jnp.linalg.norm(jacobian) + jnp.finfo(jacobian.dtype).tiny
     size = jnp.maximum(jnp.sqrt(damping), tiny)  # A parameter that nothing depends on stays.
@@ -128,10 +127,10 @@ def least_squares_step(
 
 
 def triangularise(table: Float[Array, "row column"]) -> Float[Array, "row column"]:
-    """Householder's reflections of all columns but the last, which make them upper triangular.
+    """Makes all columns but the last upper triangular with Householder reflections.
 
-    Written as arithmetic, since batches of LAPACK's factorisations that XLA runs at the same time on the CPU wait for
-    the threads of each other, without end. Golub and Van Loan, Matrix Computations, 4th ed. 2013, algorithm 5.2.1.
+    Written as arithmetic, since batched LAPACK factorisations that XLA runs concurrently on the CPU deadlock on each
+    other's threads. Golub and Van Loan, Matrix Computations, 4th ed. 2013, algorithm 5.2.1.
     """
     rows, columns = table.shape
     row = jnp.arange(rows)
@@ -148,7 +147,7 @@ def triangularise(table: Float[Array, "row column"]) -> Float[Array, "row column
 
 
 def substitute_back(triangle: Float[Array, "column column"], sides: Float[Array, " column"]) -> Float[Array, " column"]:
-    """The solution of equations whose matrix is upper triangular."""
+    """Solves linear equations with an upper triangular matrix."""
     columns = sides.shape[0]
 
     def solve_row(number: Array, x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Least squares on the host: one loop that tries points and moves to those of a lower value, for one search or many.
+"""Solves least squares on the host with one loop that accepts trial points of lower value, for one search or many.
 
 One simulation evaluates the trial points of many searches. SciPy's `least_squares` runs one search at a time and needs
 more evaluations: 679 instead of 222 for the profiles of four constants, whose fits begin near their ends.
@@ -42,7 +42,7 @@ class Rule(abc.ABC, Generic[Evaluated, Trial]):
 
     @abc.abstractmethod
     def propose(self, here: Evaluated) -> Trial | None:
-        """The next trial point, or None at the end."""
+        """Returns the next trial point, or None at the end."""
 
     @abc.abstractmethod
     def accepts(self, here: Evaluated, there: Evaluated) -> bool:
@@ -50,7 +50,7 @@ class Rule(abc.ABC, Generic[Evaluated, Trial]):
 
 
 def minimize(here: Evaluated, rule: Rule[Evaluated, Trial], evaluate: Callable[[Trial], Evaluated]) -> Evaluated:
-    """The best point of a search."""
+    """Runs a search and returns its best point."""
     return minimize_together([here], [rule], lambda trials: [evaluate(trials[0])])[0]
 
 
@@ -59,14 +59,16 @@ def minimize_together(
     rules: Sequence[Rule[Evaluated, Trial]],
     evaluate: Callable[[Mapping[int, Trial]], Sequence[Evaluated]],
 ) -> list[Evaluated]:
-    """The best points of searches that advance together, each by a rule of its own.
+    """Runs several searches together, with separate rules; returns their best points.
 
-    **Arguments:** `evaluate`: evaluates trial points, which are given by the number of their search.
+    **Arguments:** `evaluate`: evaluates trial points, keyed by the number of their search.
     """
     best = list(starts)
-    while trials := {at: trial for at, rule in enumerate(rules) if (trial := rule.propose(best[at])) is not None}:
-        for at, there in zip(trials, evaluate(trials), strict=True):
-            best[at] = there if rules[at].accepts(best[at], there) else best[at]
+    while trials := {
+        number: trial for number, rule in enumerate(rules) if (trial := rule.propose(best[number])) is not None
+    }:
+        for number, there in zip(trials, evaluate(trials), strict=True):
+            best[number] = there if rules[number].accepts(best[number], there) else best[number]
     return best
 
 
@@ -84,12 +86,12 @@ class Damping(NamedTuple):
 
 @dataclass
 class DampedSteps(Rule[Evaluated, Trial]):
-    """Levenberg and Marquardt's method.
+    """The Levenberg-Marquardt method.
 
     **Arguments:**
 
-    - `step`: the trial point of a step from a point with a damping.
-    - `max_evaluations`, `max_steps`: of trial points, and of accepted steps.
+    - `step`: computes the trial point from a point and a damping.
+    - `max_evaluations`, `max_steps`: maximum number of trial points, and of accepted steps.
     - `is_still`: whether a step hardly changes the value; the search ends after `patience` of them in a row.
     - `predict`: the predicted decrease of a step. The damping then follows the ratio of the actual decrease to it
       (Nielsen's rule; Madsen, Nielsen and Tingleff, Methods for non-linear least squares problems, 2004, section 3.2).
@@ -211,7 +213,7 @@ class Secant:
     def judge(self, here: QuadraticModel, step: Vector, decrease: float) -> None:
         """Compares the predictions of both models with the decrease of the value."""
         if math.isfinite(decrease):
-            errors = [abs(each.predict_decrease(step) - decrease) for each in (self.complete(here), here)]
+            errors = [abs(model.predict_decrease(step) - decrease) for model in (self.complete(here), here)]
             self.is_better = errors[0] < errors[1]
 
     def update(self, here: QuadraticModel, there: QuadraticModel, step: Vector) -> None:
@@ -221,9 +223,9 @@ class Secant:
         if known != 0:
             self.lack = self.lack * min(1.0, abs(step @ lacking / known))
         if bend > 1e-10 * np.linalg.norm(step) * np.linalg.norm(change):
-            rest = lacking - self.lack @ step
-            both = np.outer(rest, change) / bend
-            self.lack = self.lack + both + both.T - (rest @ step) * np.outer(change, change) / bend**2
+            remainder = lacking - self.lack @ step
+            both = np.outer(remainder, change) / bend
+            self.lack = self.lack + both + both.T - (remainder @ step) * np.outer(change, change) / bend**2
 
 
 class Box(NamedTuple):
@@ -234,13 +236,13 @@ class Box(NamedTuple):
     unit: Vector
 
     def is_free(self, x: Vector, gradient: Vector) -> Free:
-        """All parameters but those at a bound that the gradient pushes against."""
+        """Whether each parameter is free, that is, not pushed against a bound by the gradient."""
         return ~((x <= self.lower) & (gradient > 0)) & ~((x >= self.upper) & (gradient < 0))
 
     def step(self, x: Vector, model: QuadraticModel, free: Free, radius: float) -> Vector:
         """The step of the free parameters that minimises a quadratic model within the radius and the bounds.
 
-        A parameter that would leave its range stops at the bound, and the others go on.
+        Parameters that would leave their range stop at the bound, and the others continue.
         """
         step, free = np.zeros_like(x), free.copy()
         curvature = model.curvature * np.outer(self.unit, self.unit)
@@ -258,7 +260,7 @@ class Box(NamedTuple):
 
 
 def step_in_ball(curvature: Square, gradient: Vector, radius: float) -> Vector:
-    """The step that minimises a quadratic function within a ball, up to 1 % of its length."""
+    """Computes the step that minimises a quadratic function within a ball, up to 1 % of its length."""
     values, vectors = np.linalg.eigh(curvature)
     slopes = -vectors.T @ gradient
     # With more damping than this, the function has a minimum; a bisection finds how much more.
@@ -281,7 +283,7 @@ class TrustRegion(Rule[LazyPoint, Vector]):
     """Minimises quadratic models within a ball and bounds (Nocedal and Wright: Numerical Optimization, chapter 4), and
     learns the curvature that they lack.
 
-    **Arguments:** `held`: parameters that stay. `max_evaluations`: of points, the first one included.
+    **Arguments:** `held`: fixed parameters. `max_evaluations`: maximum number of points, including the first.
     """
 
     def __init__(self, box: Box, held: Sequence[int] = (), max_evaluations: int = 500):

@@ -1,4 +1,4 @@
-"""Where fits start: points drawn evenly between bounds, and points of the unit cube that generations have improved."""
+"""Draws initial points for fits: evenly between bounds, or by differential evolution in the unit cube."""
 
 import itertools
 import math
@@ -10,19 +10,19 @@ import numpy as np
 from jaxtyping import Float
 
 Points = Float[np.ndarray, "point parameter"]
-# How many points a generation has at the least, and how many generations follow the first.
+# Minimum number of points per generation, and number of generations after the first.
 POPULATION, GENERATIONS = 768, 20
-# Points that are simulated at once. Each interval between rows lasts as long as the slowest of them takes, and with
-# hundreds, one or another runs away in each.
+# Points simulated at once. The slowest point determines the time of every interval between rows, and among hundreds of
+# points, one or another diverges in each.
 TOGETHER = 16
-# What the search may take [s]; then the best so far count. The loss where a simulation fails.
+# Time limit of the search [s], after which it returns the best points so far, and the loss of a failed simulation.
 MOST_SECONDS, FAILED_LOSS = 60.0, 1e30
 
 
 def draw_evenly(
     lower: Float[np.ndarray, " parameter"], upper: Float[np.ndarray, " parameter"], count: int, seed: int
 ) -> Points:
-    """So many points of a Sobol' sequence between bounds, or a few more: their number is a power of two."""
+    """Draws at least `count` points of a Sobol' sequence between bounds, rounded up to a power of two."""
     from scipy.stats import qmc
 
     sequence = qmc.Sobol(len(lower), rng=np.random.default_rng(seed))
@@ -32,9 +32,9 @@ def draw_evenly(
 def evolve_points(
     losses: Callable[[Points], Float[np.ndarray, " point"]], parameters: int, seed: int, tell: Callable[[str], object]
 ) -> Points:
-    """The last generation of differential evolution in the unit cube, the best point first.
+    """Runs differential evolution in the unit cube; returns the last generation, the best point first.
 
-    **Arguments:** `losses`: of some points. `tell`: called with a few words before; what it raises ends the search.
+    **Arguments:** `losses`: computes the losses of points. `tell`: receives progress messages; it can raise to stop.
     """
     from scipy.optimize import Bounds, differential_evolution
 
@@ -45,7 +45,7 @@ def evolve_points(
 
     def evaluate(points: Float[np.ndarray, "parameter point"]) -> Any:  # a loss for each
         number, count = next(numbers), points.shape[1]
-        # The last ones are repeated, so that one program serves all.
+        # Padded with the last point, so that one compiled program serves all batches.
         padded = np.pad(points.T, ((0, -count % TOGETHER), (0, 0)), "edge")
         found = np.full(len(padded), FAILED_LOSS)
         for at in range(0, len(padded), TOGETHER):

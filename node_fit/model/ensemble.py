@@ -36,13 +36,13 @@ from .rollout import (
 if TYPE_CHECKING:
     import pandas
 
-# Maximum number of trajectories for the noise, and for the calibration.
+# Maximum number of trajectories used to estimate the noise, and to calibrate.
 ENOUGH_RESIDUALS = 4096
-# Levels for which a factor is kept: 1 % to 99 %.
+# Levels with a stored factor: 1 % to 99 %.
 BAND_LEVELS = np.arange(1, 100) / 100
 
 
-# What is added to measurements, and to the first one of each channel.
+# Noise added to measurements, and to the first measurement of each channel.
 Added = tuple[
     Float[AnyArray, "member trajectory time channel"],
     Float[AnyArray, "member trajectory channel"],
@@ -51,16 +51,16 @@ Added = tuple[
 
 @stored_as("Ensemble")
 class Ensemble(eqx.Module):
-    """Fitted models that differ in their seeds or in the data that they saw, with calibrated bands.
+    """Fitted models that differ in their seeds or training data, with calibrated bands.
 
     A band at level `p` is the members' mean plus and minus `factor(p) * sqrt(spread**2 + noise**2)`, in scaled units.
     `spread` is the members' standard deviation at that time, and `noise` that of the training data around the mean.
-    With `factor`, the bands cover the share `p` of the validation data (split conformal prediction with normalised
-    residuals: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2). Of members that are drawn around a fit, it
-    is at least that of Student's t-distribution: few validation data may lie well by chance. Without such data, it is
-    that of this distribution, or of the normal one, and there are no bands beyond the training data's times: noise and
-    spread say nothing of the error of a forecast. Where starts are fitted to rows, each member that is drawn around a
-    fit reads rows to which other noise is added (`vary_rows`).
+    `factor` is chosen so that the bands cover the share `p` of the validation data (split conformal prediction with
+    normalised residuals: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2). For members drawn around a fit,
+    it is at least that of Student's t-distribution, since few validation data can fit well by chance. Without
+    validation data, it is that of this distribution, or of the normal one, and the bands end at the training data's
+    last time: noise and spread do not determine the error of a forecast. If initial states are fitted to rows, each
+    member drawn around a fit gets different noise added to these rows (`vary_rows`).
 
     **Arguments:**
 
@@ -68,8 +68,8 @@ class Ensemble(eqx.Module):
     - `noise`: standard deviation of the training data around the members' mean, scaled, shape `(state,)`.
     - `factors`: the factors of the levels 1 % to 99 %, shape `(99,)`.
     - `calibrated`: whether the factors come from validation data.
-    - `gain`: by how much the members' deviations from their mean are smaller than those that they stand for.
-    - `horizon`: time since the start of a trajectory up to which there are bands, in the user's unit; no end if None.
+    - `gain`: factor by which the members' deviations from their mean are smaller than the deviations they represent.
+    - `horizon`: time since the start of a trajectory at which bands end, in the user's unit; None for no end.
     """
 
     members: tuple[NeuralODE, ...]
@@ -94,8 +94,8 @@ class Ensemble(eqx.Module):
     ) -> "Ensemble":
         """Makes an ensemble of fitted models.
 
-        **Arguments:** `train`: the data that they were fitted to. `validation`: the data that calibrate the bands, if
-        any. `gain`: see the class. `noise`: as of the class, with `freedom` degrees of freedom; by default that of the
+        **Arguments:** `train`: the data that they were fitted to. `validation`: the data that calibrate the bands, or
+        None. `gain`: see the class. `noise`: see the class, with `freedom` degrees of freedom; by default that of the
         training data around the members' mean.
         """
         count, scaler = len(train.states), members[0].scaler
@@ -104,26 +104,26 @@ class Ensemble(eqx.Module):
         with scope_of(members[0]):
             blank = (np.zeros(count) if noise is None else noise, factors_of_t(freedom))
             horizon = float(np.max(since_start(train, train.ts), where=train.mask.any(axis=2), initial=0))
-            whole = Ensemble(
+            ensemble = Ensemble(
                 tuple(members), *carry(blank, dtype_of(precision)), calibrated=False, horizon=horizon, gain=gain
             )
             if noise is None:
                 train = train.sample(ENOUGH_RESIDUALS)
-                mean, _ = whole.moments(train)
-                off = np.where(
+                mean, _ = ensemble.moments(train)
+                residuals = np.where(
                     train.mask & np.isfinite(mean), mean - scaler.near(scaler.scale_states(train.ys), mean), np.nan
                 )
-                found = np.sqrt(np.nanmean(off**2, axis=(0, 1)))
-                whole = eqx.tree_at(lambda e: e.noise, whole, carry(found, dtype_of(precision)))
+                deviation = np.sqrt(np.nanmean(residuals**2, axis=(0, 1)))
+                ensemble = eqx.tree_at(lambda e: e.noise, ensemble, carry(deviation, dtype_of(precision)))
             if validation is None:
-                return whole
+                return ensemble
             validation = validation.sample(ENOUGH_RESIDUALS)
-            mean, width = whole.moments(validation)
+            mean, width = ensemble.moments(validation)
             scores = np.abs(scaler.near(scaler.scale_states(validation.ys), mean) - mean) / width
             factors = conformal(np.nan_to_num(scores, nan=np.inf, posinf=np.inf)[validation.mask])
             factors = np.maximum(factors, blank[1]) if gain > 1 else factors
             return Ensemble(
-                tuple(members), whole.noise, carry(factors, dtype_of(precision)), calibrated=True, gain=gain
+                tuple(members), ensemble.noise, carry(factors, dtype_of(precision)), calibrated=True, gain=gain
             )
 
     def predict(
@@ -134,20 +134,20 @@ class Ensemble(eqx.Module):
         y0: GivenStates = None,
         u: GivenStates = None,
     ) -> Float[np.ndarray, "... state"]:
-        """The mean of the members' simulated trajectories, in the user's units.
+        """Returns the mean of the members' simulated trajectories, in the user's units.
 
-        The mean is taken in scaled units, so that it respects bounds, over the members whose solution is finite there.
+        The mean is taken in scaled units, so that it respects bounds, over the members with a finite solution there.
         Arguments, shapes and errors are those of `NeuralODE.predict`.
         """
         if data is None:
-            found = self.predict(self.typical.starting_from(y0, ts, u))
-            return found[0] if is_single(y0) else found
+            ys = self.predict(self.typical.starting_from(y0, ts, u))
+            return ys[0] if is_single(y0) else ys
         return self.bands(data, None if ts is None else np.asarray(ts, np.float64)).ys
 
     def predict_frame(
         self, data: Dataset | None = None, ts: ArrayLike | None = None, **given: Any
     ) -> "pandas.DataFrame":
-        """`predict`, with bands, as a data frame; see `Fit.predict_frame`."""
+        """Returns `predict`, with bands, as a data frame; see `Fit.predict_frame`."""
         return predicted_frame(self, data, ts, **given)
 
     def solve(self, y0: ArrayLike, ts: ArrayLike, u: ArrayLike | None = None, **options: Any) -> diffrax.Solution:
@@ -155,12 +155,12 @@ class Ensemble(eqx.Module):
 
         **Arguments:**
 
-        - `y0`: all states at the first time, shape `(state,)`, or `(member, state)`: each member has hidden states of
-          its own.
+        - `y0`: all states at the first time, shape `(state,)`, or `(member, state)`, as hidden states differ between
+          members.
         - `ts`, `u`, `options`: as in `NeuralODE.solve`.
 
-        **Returns:** a `diffrax.Solution` whose arrays have an axis for the members before all others: `ys` has the
-        shape `(member, time, state)`.
+        **Returns:** a `diffrax.Solution` whose arrays have a leading member axis: `ys` has the shape
+        `(member, time, state)`.
         """
         y0 = jnp.asarray(y0, float)
         arrays, static = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
@@ -179,13 +179,13 @@ class Ensemble(eqx.Module):
         *,
         earlier: bool = False,
     ) -> Prediction:
-        """The members' mean, with bands.
+        """Returns the members' mean, with bands.
 
         **Arguments:**
 
         - `data`, `ts`: as in `NeuralODE.predict`.
         - `level`: the share of measurements that the bands should cover, from 0.01 to 0.99.
-        - `earlier`: whether rows that a start is read from are predicted too, in hindsight; else they are NaN.
+        - `earlier`: also predict the rows that initial states are estimated from, in hindsight; NaN otherwise.
 
         **Returns:** a `Prediction` with arrays of shape `(trajectory, saved, state)`, in the user's units; edges beyond
         the horizon are NaN.
@@ -194,8 +194,8 @@ class Ensemble(eqx.Module):
         """
         outputs = self.simulate(data, ts)
         if earlier:
-            each = zip(outputs, self.members, strict=True)
-            outputs = np.stack([with_earlier(found, hindcast(member, data, ts), data, ts) for found, member in each])
+            pairs = zip(outputs, self.members, strict=True)
+            outputs = np.stack([with_earlier(output, hindcast(member, data, ts), data, ts) for output, member in pairs])
         mean, width = self.moments_of(outputs)
         reach = self.factor(level) * width
         back = self.members[0].scaler.unscale_states
@@ -206,7 +206,7 @@ class Ensemble(eqx.Module):
         return Prediction(back(mean), *edges, hidden=self.typical.hidden_of(outputs[0]))
 
     def factor(self, level: float) -> float:
-        """The factor of a level; see the class."""
+        """Returns the factor of a level; see the class."""
         if not BAND_LEVELS[0] <= level <= BAND_LEVELS[-1]:
             raise ValueError(f"level must be from {BAND_LEVELS[0]} to {BAND_LEVELS[-1]}, got {level}.")
         return float(np.interp(level, BAND_LEVELS, np.asarray(self.factors, np.float64)))
@@ -214,26 +214,26 @@ class Ensemble(eqx.Module):
     def moments(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
     ) -> tuple[Float[np.ndarray, "trajectory saved state"], Float[np.ndarray, "trajectory saved state"]]:
-        """The members' mean, and the deviation of measurements from it, both in scaled units."""
+        """Returns the members' mean, and the deviation of measurements from it, both in scaled units."""
         return self.moments_of(self.simulate(data, ts))
 
     def moments_of(
         self, outputs: Float[np.ndarray, "member trajectory saved output"]
     ) -> tuple[Float[np.ndarray, "trajectory saved state"], Float[np.ndarray, "trajectory saved state"]]:
-        """As `moments`, of simulated trajectories."""
+        """Returns the `moments` of simulated trajectories."""
         ys = outputs[..., : len(self.typical.states)]
-        known = np.where(np.isfinite(ys), ys, np.nan)
-        alive = np.isfinite(known).sum(axis=0)
-        mean = np.nansum(known, axis=0) / np.maximum(alive, 1)
-        # Squares that overflow belong to members that have run away.
+        finite = np.where(np.isfinite(ys), ys, np.nan)
+        alive = np.isfinite(finite).sum(axis=0)
+        mean = np.nansum(finite, axis=0) / np.maximum(alive, 1)
+        # Squares overflow for members that have diverged.
         with np.errstate(over="ignore"):
-            spread = self.gain**2 * np.nansum((known - mean[None]) ** 2, axis=0) / np.maximum(alive - 1, 1)
+            spread = self.gain**2 * np.nansum((finite - mean[None]) ** 2, axis=0) / np.maximum(alive - 1, 1)
         return np.where(alive > 0, mean, np.inf), np.sqrt(spread + np.asarray(self.noise, np.float64) ** 2)
 
     def simulate(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
     ) -> Float[np.ndarray, "member trajectory saved output"]:
-        """Each member's simulated trajectories, hidden states after the measured ones, in scaled units."""
+        """Simulates the trajectories of all members in scaled units, hidden states after the measured ones."""
         first_model = self.members[0]
         first_model.check_channels(data)
         precision = precision_of(first_model)
@@ -250,10 +250,10 @@ class Ensemble(eqx.Module):
 
                 def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
                     needed = first_model.start.needed(batch)
-                    arrays, own, intervals = reduce_to_beginning(every, needed, first)
-                    rest = reduce_to_beginning(static[0], needed, first)[0]
-                    placed = carry((self.vary_rows(needed), own, intervals), dtype_of(precision))
-                    return begin_all(arrays, rest, *placed)
+                    arrays, needed_rows, intervals = reduce_to_beginning(every, needed, first)
+                    static_part = reduce_to_beginning(static[0], needed, first)[0]
+                    placed = carry((self.vary_rows(needed), needed_rows, intervals), dtype_of(precision))
+                    return begin_all(arrays, static_part, *placed)
 
                 return channels_at(begin, advance, batch, wanted, first_model.solver.interpolation, axis=1)
 
@@ -270,16 +270,16 @@ class Ensemble(eqx.Module):
         tuple[Float[np.ndarray, "member trajectory time channel"], Float[np.ndarray, "member trajectory channel"]]
         | None
     ):
-        """What members drawn around a fit add to the rows that starts are fitted to, and to each channel's first value.
+        """Returns noise that members drawn around a fit add to the rows of initial states, and to first values.
 
-        It is as large as the noise, so that a start is as uncertain as the noise makes it. A trajectory of which only
-        the first row is known states its start.
+        It is as large as the measurement noise, so that initial states are as uncertain as the noise makes them. If
+        only the first row of a trajectory is known, that row is its exact initial state.
         """
         if self.center is None or not self.typical.start.is_fitted:
             return None
         known = np.asarray(batch.known)
         pairs, rows = len(self.members) // 2, known.shape[1]
-        # Row by row, so that trajectories of any number and length share them.
+        # Drawn row by row, so that the draws do not depend on the number and length of trajectories.
         drawn = np.random.default_rng(0).standard_normal((rows, pairs, known.shape[2])).swapaxes(0, 1)
         signed = np.concatenate([np.zeros((1, *drawn.shape[1:])), drawn, -drawn])[: len(self.members)]
         is_measured = known & known[:, 1:].any(axis=(1, 2), keepdims=True)
@@ -289,35 +289,35 @@ class Ensemble(eqx.Module):
 
     @property
     def typical(self) -> NeuralODE:
-        """A member, for what all members share: channels, units, the rule for starts."""
+        """A representative member, for properties that all members share: channels, units, the rule for starts."""
         return self.members[0]
 
     @property
     def center(self) -> NeuralODE | None:
-        """The fit around which members were drawn; None where they were trained."""
+        """The fit around which members were drawn; None if they were trained."""
         return self.members[0] if self.gain > 1 else None
 
     def check_channels(self, data: Dataset) -> None:
-        """Refuses data whose channels are not those of the fit, or not within their bounds."""
+        """Raises an error if channels of the data are not those of the fit, or not within their bounds."""
         self.typical.check_channels(data)
 
     def derivative(self, ys: Float[np.ndarray, "point state"]) -> Float[np.ndarray, "point state"]:
-        """The mean of the members' vector fields; see `NeuralODE.derivative`."""
+        """Returns the mean of the members' vector fields; see `NeuralODE.derivative`."""
         return np.mean([member.derivative(ys) for member in self.members], axis=0)
 
     def constants(self) -> dict[str, float]:
-        """The constants of known equations by their names, in the user's units: the members' medians."""
-        each = [member.constants() for member in self.members]
-        return {name: float(np.median([constants[name] for constants in each])) for name in each[0]}
+        """Returns the members' median constants of known equations by name, in the user's units."""
+        by_member = [member.constants() for member in self.members]
+        return {name: float(np.median([constants[name] for constants in by_member])) for name in by_member[0]}
 
 
 def since_start(data: Dataset, ts: Float[np.ndarray, "trajectory saved"]) -> Float[np.ndarray, "trajectory saved"]:
-    """Times since the first row of each trajectory."""
+    """Returns times since the first row of each trajectory."""
     return ts - data.ts[:, :1]
 
 
 def factors_of_t(freedom: float) -> Float[np.ndarray, "99"]:
-    """The quantiles of Student's t at all levels; those of the normal distribution with infinite freedom."""
+    """Returns the quantiles of Student's t at all levels; those of the normal distribution for infinite freedom."""
     from scipy.special import ndtri, stdtrit
 
     tails = (1 + BAND_LEVELS) / 2
@@ -325,7 +325,7 @@ def factors_of_t(freedom: float) -> Float[np.ndarray, "99"]:
 
 
 def conformal(scores: Float[np.ndarray, " value"]) -> Float[np.ndarray, "99"]:
-    """The conformal quantiles of `scores` at all levels, at most their largest."""
+    """Computes the conformal quantiles of `scores` at all levels, at most the largest score."""
     ordered = np.sort(scores[np.isfinite(scores)])
     if ordered.size == 0:
         return np.full(len(BAND_LEVELS), np.inf)
@@ -336,7 +336,7 @@ def conformal(scores: Float[np.ndarray, " value"]) -> Float[np.ndarray, "99"]:
 def add_to_rows(
     batch: Batch, added: Float[AnyArray, "trajectory time channel"], first: Float[AnyArray, "trajectory channel"]
 ) -> Batch:
-    """A batch as a member sees it, see `Ensemble.vary_rows`."""
+    """Adds a member's noise to a batch, see `Ensemble.vary_rows`."""
     return replace(batch, ys=batch.ys + added, first=batch.first + first)
 
 
@@ -345,8 +345,8 @@ def begin_all(
     stacked: NeuralODE, static: NeuralODE, added: Added | None, batch: Batch, first: Intervals
 ) -> tuple[Array, Front]:
     def one(arrays: NeuralODE, added: tuple[Array, Array] | None) -> tuple[Array, Front]:
-        own = batch if added is None else add_to_rows(batch, *added)
-        return begin_channels(eqx.combine(arrays, static), own, first)
+        varied = batch if added is None else add_to_rows(batch, *added)
+        return begin_channels(eqx.combine(arrays, static), varied, first)
 
     return jax.vmap(one)(stacked, added)
 

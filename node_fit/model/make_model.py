@@ -63,10 +63,10 @@ OBSERVATIONS = {
     "network": NetworkReadout,
     "formula": FormulaReadout,
 }
-# What to pass for these.
+# Valid choices, for error messages.
 START_HINT = f"{', '.join(STARTS)}, or one of node_fit's such as Fitted(given=5)"
 OBSERVATION_HINT = f"{', '.join(OBSERVATIONS)}, or one of node_fit's such as NetworkReadout(width=8)"
-# The most that a time is rounded by, as a share of the mean spacing of rows, where equations read it.
+# Maximum rounding error of the time, as a share of the mean spacing of rows, if equations use the time.
 MOST_ROUNDING = 1e-3
 
 
@@ -82,7 +82,7 @@ def make_model(
     loss: AbstractLikelihood = LEAST_SQUARES,
     key: PRNGKeyArray,
 ) -> NeuralODE:
-    """Makes a model that has not been trained yet.
+    """Makes an untrained model.
 
     ```python
     model = node_fit.make_model(train, field=node_fit.MLP, key=jax.random.key(0))
@@ -90,14 +90,14 @@ def make_model(
 
     **Arguments:**
 
-    - `train`: the data that give the scales and the numbers of states and inputs.
-    - `solver`: the solver of predictions.
-    - `loss`: the likelihood, whose noise may have constants.
+    - `train`: the data that determine the scales and the numbers of states and inputs.
+    - `solver`: the solver for predictions.
+    - `loss`: the likelihood, whose noise can have constants.
     - `key`: a JAX random key for the initial parameters.
     - `field`, `hidden`, `start`, `observation`, `scaling`: as in `fit`.
 
-    **Returns:** the model, with all arrays in the process's precision; or in double, if its equations read a time that
-    single precision can't tell (`needs_double`).
+    **Returns:** the model, with all arrays in the process's precision; or in double, if its equations use a time that
+    single precision can't resolve (`needs_double`).
 
     **Raises:** `ValueError` if an argument has the wrong type or does not fit the data.
     """
@@ -105,10 +105,10 @@ def make_model(
     field = as_field(field)
     if ambient() == "x32" and needs_double(field, train):
         with scope("x64"):
-            again = functools.partial(
+            remake = functools.partial(
                 make_model, train, field=field, hidden=hidden, start=start, observation=observation
             )
-            return again(solver=solver, scaling=scaling, loss=loss, key=key)
+            return remake(solver=solver, scaling=scaling, loss=loss, key=key)
     start, observation = by_name("start", start, STARTS), by_name("observation", observation, OBSERVATIONS)
     assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
     check_makers(hidden, start, observation, solver, scaling, key)
@@ -132,13 +132,13 @@ def make_model(
         angles=scaling.turns,
     )
     # If memory runs out, this raises here; later, it would end the process.
-    made = jax.block_until_ready(make_field(field, system, key))
-    precision_of(made)
-    check_call(made, system)
+    vector_field = jax.block_until_ready(make_field(field, system, key))
+    precision_of(vector_field)
+    check_call(vector_field, system)
     solver = solver or Solver()
-    channels = make_observation(observation, system, train.states, made, observation_key)
+    channels = make_observation(observation, system, train.states, vector_field, observation_key)
     model = NeuralODE(
-        field=made,
+        field=vector_field,
         start=start(system, Batch.from_dataset(train, scaler), key=start_key),
         observation=channels,
         scaler=scaler,
@@ -146,7 +146,7 @@ def make_model(
         system=system,
         states=train.states,
         units=tuple(sorted(train.units.items())),
-        noise=make_noise(scaler.marked(train), loss, system, values_of_constants((made, channels))),
+        noise=make_noise(scaler.marked(train), loss, system, values_of_constants((vector_field, channels))),
     )
     check_agreement(model)
     return carry(model, dtype_of(ambient()))
@@ -154,19 +154,19 @@ def make_model(
 
 @jax.jit
 def key_of_seed(seed: AnyArray) -> PRNGKeyArray:
-    """The random key of a model's first parameters, by one program: each operation apart takes a while to compile."""
+    """Returns the random key of a model's initial parameters, in one program to save compilation time."""
     return jax.random.split(jax.random.key(seed))[0]
 
 
 @jax.jit
 def keys_beside_field(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """Random keys of the start and of the observation, from that of the field."""
+    """Returns random keys for the start and the observation, derived from the key of the field."""
     start, observation = jax.random.split(jax.random.fold_in(key, 1))
     return start, observation
 
 
 def asks_for_key(maker: Callable[..., object]) -> bool:
-    """Whether what makes a part can't do without a random key; to split one that nobody reads is one more program."""
+    """Whether the maker of a part requires a random key; splitting an unused key would compile one more program."""
     key = inspect.signature(maker).parameters.get("key")
     return key is None or key.default is inspect.Parameter.empty
 
@@ -188,20 +188,20 @@ def check_makers(
 def make_scaler(
     train: Dataset, scaling: Scaling, limits: Mapping[str, Bounds], observation: object, numbered: Sequence[str]
 ) -> Scaler:
-    """The scaler of the training data; `numbered` has the trajectories that have constants of their own."""
+    """Makes the scaler of the training data; `numbered` lists the trajectories with their own constants."""
     counted = counted_channels(keyword(observation, "formulas"))
     identity = not scaling.affine
     return Scaler.from_dataset(train, bounds=limits, identity=identity, counted=counted, trajectories=numbered)
 
 
 def names_of_local_trajectories(train: Dataset, *parts: object) -> tuple[str, ...]:
-    """The names of trajectories that have constants of their own; none if no part has any."""
+    """Returns the names of trajectories if any constant is local by trajectory; none otherwise."""
     local = [cast(Mapping[str, str], keyword(part, "local") or {}) for part in parts]
-    return names_by_number(train) if any(BY_TRAJECTORY in each.values() for each in local) else ()
+    return names_by_number(train) if any(BY_TRAJECTORY in covariates.values() for covariates in local) else ()
 
 
 def with_groups(part: Part, train: Dataset) -> Part:
-    """What makes a part, with the groups that its local constants have in the training data."""
+    """Binds the groups of local constants in the training data to the maker of a part."""
     local = keyword(part, "local")
     if not local:
         return part
@@ -209,9 +209,9 @@ def with_groups(part: Part, train: Dataset) -> Part:
 
 
 def needs_double(field: object, train: Dataset) -> bool:
-    """Whether equations read the time, and single precision rounds it by a share of the rows' mean spacing that shows.
+    """Whether equations use the time, and single precision rounds it noticeably relative to the rows' mean spacing.
 
-    **Arguments:** `field`: a field, or what makes one.
+    **Arguments:** `field`: a field, or its maker.
     """
     gaps = np.diff(train.ts, axis=1)
     if not (gaps > 0).any():
@@ -221,37 +221,40 @@ def needs_double(field: object, train: Dataset) -> bool:
 
 
 def names_read(field: object) -> frozenset[str]:
-    """The names in the equations and triggers of a field, or of what makes one; none if they are wrong."""
-    given = field.known if isinstance(field, Hybrid) else field
-    if isinstance(given, Known):
-        parts = [given.equations, *(each for trigger in given.triggers for each in (trigger.level, trigger.jumps))]
+    """Returns the names in the equations and triggers of a field or its maker; none if they are invalid."""
+    unwrapped = field.known if isinstance(field, Hybrid) else field
+    if isinstance(unwrapped, Known):
+        parts = [
+            unwrapped.equations,
+            *(equations for trigger in unwrapped.triggers for equations in (trigger.level, trigger.jumps)),
+        ]
         return frozenset(name for part in parts for name in part.names_used())
     try:
         texts: list[Mapping[Any, object]] = [as_mapping(keyword(field, "equations") or {})]
         for trigger in keyword(field, "triggers") or ():
             texts += [{WHEN: trigger[WHEN]}, trigger["set"]]
         return frozenset(name for text in texts if text for name in Equations.of(text).names_used())
-    except (OSError, ValueError, TypeError, KeyError):  # Said where the field is made.
+    except (OSError, ValueError, TypeError, KeyError):  # Reported when the field is made.
         return frozenset()
 
 
 def values_of_constants(parts: PyTree) -> dict[str, float]:
-    """The values of the constants in parts of a model, by their names; of a local one, that of its first group."""
+    """Returns the constants in parts of a model by name; for local constants, the value of the first group."""
     values: dict[str, float] = {}
     for group in constants_in(parts):
-        own = group.as_dict()
-        values |= own | {each.name: own[each.members[0]] for each in group.local}
+        constants = group.as_dict()
+        values |= constants | {constant.name: constants[constant.members[0]] for constant in group.local}
     return values
 
 
 def check_agreement(model: NeuralODE) -> None:
-    """Refuses parts that do not go together."""
+    """Raises an error if parts of the model are incompatible."""
     check_constants(model)
     check_counts(model)
 
 
 def check_constants(model: NeuralODE) -> None:
-    """Refuses one name for constants of two parts."""
+    """Raises an error if constants of two parts have the same name."""
     homes: dict[str, str] = {}
     for kind, part in (("field", model.field), ("start", model.start), ("observation", model.observation)):
         for name in sorted(name for group in constants_in(part) for name in group.symbols):
@@ -262,7 +265,7 @@ def check_constants(model: NeuralODE) -> None:
 
 
 def check_counts(model: NeuralODE) -> None:
-    """Refuses counts between rows behind a start that is read from several rows: the states there are after them."""
+    """Raises an error if counts between rows are combined with an encoder, whose initial state is after these rows."""
     if model.counts and isinstance(model.start, Encoder):
         raise ValueError(
             "increase(...) counts from a trajectory's first row on, of which start=encoder has no simulation; use "
@@ -271,7 +274,7 @@ def check_counts(model: NeuralODE) -> None:
 
 
 def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray) -> VectorField:
-    """The field itself, or the result of a function that makes one; its parameter names decide how it is called."""
+    """Returns the field itself, or calls the function that makes it according to its parameter names."""
     if isinstance(field, eqx.Module):
         return cast(VectorField, field)
     maker = cast(MakeField, field)
@@ -285,7 +288,7 @@ def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray
 def make_observation(
     observation: MakeObservation, system: System, channels: Sequence[str], field: VectorField, key: PRNGKeyArray
 ) -> Observation:
-    """The observation; one of formulas gets the names of the channels and of the field's constants."""
+    """Makes the observation; one with formulas gets the names of the channels and of the field's constants."""
     if "channels" not in inspect.signature(made_of(observation)).parameters:
         return observation(system, key=key)
     known = [name for group in constants_in(field) for name in group.symbols]
@@ -293,9 +296,9 @@ def make_observation(
 
 
 def check_call(field: VectorField, system: System) -> None:
-    """Refuses a field that can't be called with time, states and inputs, or does not return a rate for each state.
+    """Checks that a field can be called with time, states and inputs, and returns a rate for each state.
 
-    **Raises:** `ValueError` that says what it gets, and what it must return.
+    **Raises:** `ValueError` with the arguments it gets and the result it must return.
     """
     states, inputs = len(system.states), len(system.inputs)
     what, names = f"field {type(field).__name__}", ", ".join(system.states)
@@ -307,21 +310,21 @@ def check_call(field: VectorField, system: System) -> None:
     try:
         rates = eqx.filter_eval_shape(field, jnp.zeros(()), jnp.zeros(states), jnp.zeros(inputs))
     except (TypeError, ValueError, IndexError) as error:
-        said = str(error).strip().split("\n")[0].rstrip(".")
-        raise ValueError(f"{what} fails when it is called with {gets}; the states are {names}: {said}.") from error
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise ValueError(f"{what} fails when it is called with {gets}; the states are {names}: {reason}.") from error
     shape, dtype = getattr(rates, "shape", None), getattr(rates, "dtype", None)
     if shape != (states,) or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        found = f"a {type(rates).__name__}" if shape is None else f"shape {shape} of {dtype}"
+        actual = f"a {type(rates).__name__}" if shape is None else f"shape {shape} of {dtype}"
         raise ValueError(
             f"{what} must return the time derivatives of {names}, a floating array of shape ({states},), but it "
-            f"returns {found}."
+            f"returns {actual}."
         )
 
 
 def as_field(field: "MakeField | VectorField | str") -> "MakeField | VectorField":
-    """A field or what makes one, by its name or as it is.
+    """Returns a field or its maker, looked up if it is a name.
 
-    **Raises:** `ValueError` that says what to pass, if it is neither a field nor makes one.
+    **Raises:** `ValueError` if it is neither a field nor a maker of one.
     """
     field = by_name("field", field, FIELDS)
     if isinstance(field, eqx.Module):
@@ -339,35 +342,35 @@ def as_field(field: "MakeField | VectorField | str") -> "MakeField | VectorField
 
 
 def made_of(maker: object) -> Callable[..., object]:
-    """The class or function behind partials."""
+    """Returns the class or function behind partials."""
     return made_of(maker.func) if isinstance(maker, functools.partial) else cast(Callable[..., object], maker)
 
 
 def says(maker: Any, name: str, default: Any) -> Any:
-    """What the class of a part says of its instances before there is one; the default of a function or an instance."""
-    found = made_of(maker) if callable(maker) else None
-    return getattr(found, name, default) if isinstance(found, type) else default
+    """Returns a class attribute of a part that has not been made yet; the default for a function or an instance."""
+    kind = made_of(maker) if callable(maker) else None
+    return getattr(kind, name, default) if isinstance(kind, type) else default
 
 
 def is_equations_alone(field: Any) -> bool:
-    """Whether a field, or what makes one, has right-hand sides as equations and no network beside them."""
+    """Whether the right-hand sides of a field or its maker are equations without a network."""
     kind = type(field) if isinstance(field, eqx.Module) else made_of(field) if callable(field) else None
     return bool(getattr(kind, "has_equations", False)) and not getattr(kind, "has_network", True)
 
 
 def keywords(maker: Any) -> dict[str, Any]:
-    """The keyword arguments of a partial; none of a class or function."""
+    """Returns the keyword arguments of a partial; none for a class or function."""
     return maker.keywords if isinstance(maker, functools.partial) else {}
 
 
 def keyword(maker: Any, name: str) -> Any:
-    """The keyword argument of a partial by this name; None if it has none."""
+    """Returns the keyword argument of a partial by this name; None if absent."""
     return keywords(maker).get(name)
 
 
 def is_plain(maker: Any) -> bool:
-    """Whether a class or function is called without arguments other than its defaults."""
+    """Whether a class or function is only called with its default arguments."""
     if not isinstance(maker, functools.partial):
         return True
-    defaults = {name: each.default for name, each in inspect.signature(maker.func).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(maker.func).parameters.items()}
     return not maker.args and all(defaults.get(name) == value for name, value in maker.keywords.items())

@@ -1,6 +1,6 @@
 """Neural ODEs: a vector field, with everything that maps it to measured trajectories in the user's units.
 
-The rows that the start of a trajectory is read from are predicted in hindsight.
+Rows used to estimate the initial state of a trajectory are predicted in hindsight (a hindcast).
 """
 
 import dataclasses
@@ -54,36 +54,37 @@ if TYPE_CHECKING:
     import pandas
 
 BEYOND = 1e4
-# The most rows before a start that a hindcast simulates: what one piece of a prediction holds.
+# Maximum number of rows before a start that a hindcast simulates: the size of one piece of a prediction.
 MOST_EARLIER = ROOMS[-1]
-# Of the search for a hindcast's first states: iterations, and the step of differences [scaled units].
+# Search for a hindcast's initial states: maximum number of iterations, and finite-difference step [scaled units].
 ITERATIONS, NUDGE = 10, 1e-2
-# The same of a linear field, whose states a single step finds, but for its damping.
+# Maximum number of iterations for a linear field; a single undamped step would be enough.
 LINEAR_ITERATIONS = 2
-# A residual that stands for "not solved".
+# Residual of a failed solve.
 NOT_SOLVED = 1e3
 
 
 @stored_as("NeuralODE")
 class NeuralODE(eqx.Module):
-    """A system `dz/dt = field(t, z, u)`, `channels = observation(z)`, with a rule for the start of a trajectory.
+    """A system `dz/dt = field(t, z, u)`, `channels = observation(z)`, with a rule for initial states.
 
-    Inside, all quantities are of order one; `predict` takes and returns the user's units.
+    Internally, all quantities are of order one; `predict` takes and returns the user's units.
 
     Chen, Rubanova, Bettencourt and Duvenaud, "Neural ordinary differential equations", NeurIPS 2018.
 
     **Arguments:**
 
     - `field`: called with `(t, z, u)`.
-    - `start`: the rule for the first states.
+    - `start`: the rule for the initial states.
     - `observation`: maps states to measured channels.
     - `scaler`: scales channels, inputs and time from the user's units to order one.
-    - `solver`: the solver of predictions; tight, since a loose solve spoils the score of a good fit.
+    - `solver`: the solver for predictions; its tolerances are tight, since a loose solve spoils the score of a good
+      fit.
     - `system`: names and scales of the states of the ODE (measured and hidden ones, or those of a readout), of the
       inputs and of the time.
     - `states`: names of the channels that the model was fitted to.
     - `units`: pairs of a channel's name and its unit.
-    - `noise`: the noise of measurements, where it has constants or is no normal one; None for least squares.
+    - `noise`: the noise of measurements, if it has constants or is not normal; None for least squares.
     """
 
     field: VectorField
@@ -99,9 +100,9 @@ class NeuralODE(eqx.Module):
     def __str__(self) -> str:
         driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
         hidden = [name for name in self.latent if name not in self.states]
-        beside = f", hidden states {', '.join(hidden)}" if hidden else ""
+        suffix = f", hidden states {', '.join(hidden)}" if hidden else ""
         kind = type(self.field).__name__
-        return f"NeuralODE of {', '.join(self.states)}{driven}{beside}; its field is of the class {kind}"
+        return f"NeuralODE of {', '.join(self.states)}{driven}{suffix}; its field is of the class {kind}"
 
     @property
     def latent(self) -> tuple[str, ...]:
@@ -120,18 +121,18 @@ class NeuralODE(eqx.Module):
 
     @property
     def is_measured(self) -> bool:
-        """Whether every state is measured itself."""
+        """Whether every state is measured directly."""
         return isinstance(self.observation, MeasuredStates) and self.latent == self.states
 
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem:
-        """The initial value problem of all states, hidden ones included, in scaled units."""
+        """Returns the initial value problem of all states, hidden ones included, in scaled units."""
         bound = self.bound(batch, start)
         return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound, batch.jumps)
 
     def guess(
         self, batch: Batch, start: Float[Array, "trajectory state"]
     ) -> Float[Array, "trajectory time state"] | None:
-        """States near those of a good fit: of measured states the last value, of others the start.
+        """Guesses states near those of a good fit: the last measured value, or the start for unmeasured states.
 
         None if no channel is a state.
         """
@@ -146,23 +147,23 @@ class NeuralODE(eqx.Module):
         return jax.lax.stop_gradient(jnp.concatenate([measured, others], axis=2))
 
     def bound(self, batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
-        """A bound far above all that a state can be; a solution beyond it has run away.
+        """Returns a bound far above all values of a state; a solution beyond it has diverged.
 
-        A hidden state of equations has units of its own, of which measurements of others say nothing: a population may
-        well grow by ten orders of magnitude.
+        Measurements of other states do not bound a hidden state of equations, which has units of its own: a population
+        can grow by ten orders of magnitude.
         """
         largest = jnp.abs(batch.ys).max() + jnp.abs(jax.lax.stop_gradient(start)).max()
         bound = jnp.full(start.shape[1], BEYOND * (1 + largest))
-        if not getattr(self.field, "has_equations", False):  # A field of the user's own need not say.
+        if not getattr(self.field, "has_equations", False):  # User-defined fields can lack this attribute.
             return bound
-        # Products of three such states are still finite numbers, and so is a gradient.
+        # Products of three such states are still finite, and so are gradients.
         free = jnp.arange(start.shape[1]) >= self.system.measured
         return jnp.where(free, jnp.maximum(bound, float(jnp.finfo(bound.dtype).max) ** (1 / 3)), bound)
 
     def observe(
         self, states: Float[Array, "trajectory time state"], batch: Batch
     ) -> Float[Array, "trajectory time channel"]:
-        """The measured channels at the states of a batch's rows, in scaled units."""
+        """Returns the measured channels at the states of a batch's rows, in scaled units."""
         if not isinstance(self.observation, FormulaReadout | DirectReadout):
             return jax.vmap(jax.vmap(self.observation))(states)
         ts, us = jnp.asarray(batch.origin[:, None] + batch.ts), jnp.asarray(batch.us)
@@ -171,7 +172,7 @@ class NeuralODE(eqx.Module):
         totals = jax.vmap(jax.vmap(self.totals))(ts, states, us)
         grown = jnp.diff(totals, axis=1, prepend=totals[:, :1])
         is_later = jnp.diff(ts, axis=1, prepend=ts[:, :1])[..., None] > 0
-        # Where there is no row before, and in rows that fill up a trajectory, 1 keeps logarithms and roots finite.
+        # In first rows and in padding, 1 keeps logarithms and roots finite.
         return jax.vmap(jax.vmap(self.channels))(ts, states, us, jnp.where(is_later, grown, 1))
 
     def channels(
@@ -181,9 +182,9 @@ class NeuralODE(eqx.Module):
         u: Float[Array, " input"],
         increases: Float[Array, " increase"] | None = None,
     ) -> Float[Array, " channel"]:
-        """The measured channels at a time, at states and inputs, in scaled units.
+        """Returns the measured channels at one time, state and input, in scaled units.
 
-        **Arguments:** `increases`: what the totals of `increase(...)` have grown by since the row before.
+        **Arguments:** `increases`: growth of the totals of `increase(...)` since the row before.
         """
         if isinstance(self.observation, DirectReadout):
             return self.observation.read(z, u)
@@ -195,14 +196,14 @@ class NeuralODE(eqx.Module):
     def totals(
         self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " increase"]:
-        """What is counted between rows, as totals at a time, in the user's units."""
+        """Returns the quantities counted between rows, as totals at a time, in the user's units."""
         assert isinstance(self.observation, FormulaReadout)
         return self.observation.totals(self.named(t, z, u))
 
     def named(
         self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
     ) -> dict[str, Float[Array, ""]]:
-        """The values of states, inputs, the time and the field's constants in the user's units, by their names."""
+        """Returns states, inputs, the time and the field's constants by name, in the user's units."""
         named = self.system.named(*self.system.in_users_units(t, z, u))
         return named | {name: value for part in constants_in(self.field) for name, value in part.at(named).items()}
 
@@ -212,7 +213,7 @@ class NeuralODE(eqx.Module):
         return isinstance(self.observation, FormulaReadout) and self.observation.counts
 
     def predictors(self, states: Float[Array, "trajectory time state"], batch: Batch, *, counts: bool) -> Predictors:
-        """What a likelihood sees of each measurement, arrays of shape `(trajectory, time, channel)`.
+        """Returns the likelihood's predictors for each measurement, arrays of shape `(trajectory, time, channel)`.
 
         **Arguments:**
 
@@ -221,10 +222,10 @@ class NeuralODE(eqx.Module):
         noise, scaler = self.noise, self.scaler
         assert noise is not None
         channels = self.observe(states, batch)
-        size, origin = (jnp.asarray(each)[None, None] for each in (scaler.state_scale, scaler.state_shift))
+        size, origin = (jnp.asarray(array)[None, None] for array in (scaler.state_scale, scaler.state_shift))
         ys = jnp.asarray(batch.ys)
         predicted, measured = (
-            columns_by_name(from_line, each * size + origin, scaler.bounds) for each in (channels, ys)
+            columns_by_name(from_line, array * size + origin, scaler.bounds) for array in (channels, ys)
         )
         location, is_log = channels - scaler.near(ys, channels), noise.is_log()[None, None]
         logs = jnp.log(jnp.maximum(predicted, LEAST_COUNT))
@@ -237,8 +238,10 @@ class NeuralODE(eqx.Module):
 
             def deviations(t: Array, z: Array, u: Array, ys: Array) -> Array:
                 names = self.named(t, z, u)
-                own = {name: value for part in constants_in(self.observation) for name, value in part.at(names).items()}
-                return noise.deviations(names | own, ys)
+                constants = {
+                    name: value for part in constants_in(self.observation) for name, value in part.at(names).items()
+                }
+                return noise.deviations(names | constants, ys)
 
             sigma = jax.vmap(jax.vmap(deviations))(ts, states, us, predicted)
             scale = jnp.hypot(jnp.where(is_log, sigma, sigma / size), jnp.asarray(LEAST_SCALE, sigma.dtype))
@@ -246,32 +249,34 @@ class NeuralODE(eqx.Module):
             scale = jnp.ones_like(channels)
         else:
             scale = batch.deviation / batch.weight
-        shapes = tuple(jnp.broadcast_to(each[None, None], channels.shape) for each in noise.log_shapes())
+        shapes = tuple(jnp.broadcast_to(array[None, None], channels.shape) for array in noise.log_shapes())
         censored = jnp.zeros_like(channels) if batch.censored is None else jnp.asarray(batch.censored, channels.dtype)
         return Predictors(location, jnp.log(scale), shapes, jnp.round(measured), censored, self.widths(batch))
 
     def widths(self, batch: Batch) -> Float[Array, "trajectory time channel"] | None:
-        """The widths of intervals of censored values in the unit of `location`, of log-normal noise in logarithms;
-        infinite where there is no other end, None if nowhere is one."""
+        """Returns the widths of intervals of censored values, in the unit of `location`.
+
+        They are logarithmic for log-normal noise, infinite for one-sided intervals, and None if all are one-sided.
+        """
         noise, scaler = self.noise, self.scaler
         if batch.width is None or batch.censored is None or noise is None or not noise.log_channels:
             return None if batch.width is None else jnp.asarray(batch.width)
         width = jnp.asarray(batch.width)
-        size, origin = (jnp.asarray(each)[None, None] for each in (scaler.state_scale, scaler.state_shift))
+        size, origin = (jnp.asarray(array)[None, None] for array in (scaler.state_scale, scaler.state_shift))
         far = jnp.asarray(batch.ys) + jnp.asarray(batch.censored) * jnp.where(jnp.isfinite(width), width, 0)
         logs = [
-            jnp.log(jnp.maximum(columns_by_name(from_line, each * size + origin, scaler.bounds), LEAST_COUNT))
-            for each in (jnp.asarray(batch.ys), far)
+            jnp.log(jnp.maximum(columns_by_name(from_line, array * size + origin, scaler.bounds), LEAST_COUNT))
+            for array in (jnp.asarray(batch.ys), far)
         ]
         is_log = noise.is_log()[None, None] & jnp.isfinite(width)
         return jnp.where(is_log, jnp.abs(logs[1] - logs[0]), width)
 
     def first_states(self, batch: Batch) -> Float[Array, "trajectory state"]:
-        """States at the first rows of training trajectories, or windows of them, in scaled units."""
+        """Returns the initial states of training trajectories, or windows of them, in scaled units."""
         return self.start.completed(self.start(batch), self.field, batch)
 
     def simulate(self, batch: Batch) -> Solution:
-        """Channels of training trajectories in scaled units, from their starts; a loss of your own differentiates this.
+        """Simulates the channels of training trajectories in scaled units; custom losses differentiate this.
 
         **Arguments:** `batch`: trajectories or windows, solved with adaptive steps, jointly if they share their times.
 
@@ -281,15 +286,15 @@ class NeuralODE(eqx.Module):
         return Solution(self.observe(solution.ys, batch), solution.ok)
 
     def forecast(self, batch: Batch) -> Solution:
-        """Channels of any trajectories in scaled units, from starts that the rule estimates.
+        """Simulates the channels of any trajectories in scaled units, from estimated initial states.
 
-        The solve is tight, and only forward-mode derivatives exist.
+        The tolerances are tight, and only forward-mode derivatives exist.
         """
         solution = self.solver.forecast(self.problem(batch, self.estimated_start(batch)))
         return Solution(self.observe(solution.ys, batch), solution.ok)
 
     def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]:
-        """States at the first rows of any trajectories, as the rule for starts estimates them."""
+        """Estimates the initial states of any trajectories with the rule `start`."""
 
         def channels(start: Float[Array, "trajectory state"], given: Batch) -> Float[Array, "trajectory time channel"]:
             ys = self.observe(self.solver.forecast(self.problem(given, start)).ys, given)
@@ -298,7 +303,7 @@ class NeuralODE(eqx.Module):
         return self.start.completed(self.start.estimate(channels, batch), self.field, batch)
 
     def batch(self, data: Dataset) -> Batch:
-        """Data as arrays in scaled units, with the rows that starts are read from apart."""
+        """Converts data to arrays in scaled units, and separates the rows that initial states are estimated from."""
         batch = Batch.from_dataset(data, self.scaler, self.start.past, self.start.washout, self.system.jumps)
         return dataclasses.replace(batch, driven=batch.driven or has_stops(self.field))
 
@@ -310,7 +315,7 @@ class NeuralODE(eqx.Module):
         y0: GivenStates = None,
         u: GivenStates = None,
     ) -> Float[np.ndarray, "... state"]:
-        """Simulates trajectories in the user's units, each from its start.
+        """Simulates trajectories in the user's units from their initial states.
 
         ```python
         model.predict(data)                          # from the measurements of a dataset
@@ -319,22 +324,22 @@ class NeuralODE(eqx.Module):
 
         **Arguments:**
 
-        - `data`: measurements that give the starts, and inputs; channels as in the fit.
-        - `ts`: increasing times at which the channels are wanted, shape `(trajectory, saved)`; `data.ts` if absent.
-        - `y0`: instead of `data`, the channels at the first time, by name or of shape `(state,)`; or, of several
+        - `data`: inputs, and measurements from which the initial states are estimated; channels as in the fit.
+        - `ts`: increasing times at which to predict, shape `(trajectory, saved)`; `data.ts` by default.
+        - `y0`: instead of `data`, the channels at the first time, by name or of shape `(state,)`; or, for several
           trajectories, arrays by name or shape `(trajectory, state)`. `ts` then has the shape `(time,)` or
           `(trajectory, time)`.
         - `u`: with `y0`, inputs at `ts`, by name or of shape `(time, input)` or `(trajectory, time, input)`; or
-          `(time,)` of a single input.
+          `(time,)` for a single input.
 
-        **Returns:** channels, shape `(trajectory, saved, state)`, float64; not finite from where a solve failed. For a
+        **Returns:** channels, shape `(trajectory, saved, state)`, float64; not finite once a solve has failed. For a
         `y0` of one trajectory, shape `(time, state)`. Angles have no jumps, and begin within half a turn of zero.
 
         **Raises:** `ValueError` if the channels are not those of the fit, or a value is not within its bounds.
         """
         if data is None:
-            found = self.predict(self.starting_from(y0, ts, u))
-            return found[0] if is_single(y0) else found
+            ys = self.predict(self.starting_from(y0, ts, u))
+            return ys[0] if is_single(y0) else ys
         return self.bands(data, None if ts is None else np.asarray(ts, np.float64)).ys
 
     def compile_prediction(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> None:
@@ -342,9 +347,9 @@ class NeuralODE(eqx.Module):
         compile_prediction(self, *self.asked(data, ts))
 
     def starting_from(self, y0: GivenStates, ts: ArrayLike | None, u: GivenStates) -> Dataset:
-        """A dataset that holds the first row of each trajectory, for predictions; arguments as in `predict`.
+        """Returns a dataset with the first row of each trajectory, for predictions; arguments as in `predict`.
 
-        **Raises:** `ValueError` if the start is read from more rows than that.
+        **Raises:** `ValueError` if the initial state is estimated from more than one row.
         """
         if (rows := self.start.read_rows) > 1:
             raise ValueError(
@@ -352,13 +357,13 @@ class NeuralODE(eqx.Module):
                 f"{rows} rows, such as {rows} rows at rest before what is to be predicted."
             )
         if y0 is None and self.start.given_rows == 0:
-            y0 = np.full(len(self.states), np.nan)  # The start is read from no measurement.
+            y0 = np.full(len(self.states), np.nan)  # The initial state does not depend on measurements.
         return from_initial_values(y0, ts, self.scaler.with_number(u), self.states, self.inputs, self.system.time)
 
     def predict_frame(
         self, data: Dataset | None = None, ts: ArrayLike | None = None, **given: Any
     ) -> "pandas.DataFrame":
-        """`predict`, as a data frame; see `Fit.predict_frame`."""
+        """Returns `predict` as a data frame; see `Fit.predict_frame`."""
         return predicted_frame(self, data, ts, **given)
 
     @property
@@ -369,8 +374,8 @@ class NeuralODE(eqx.Module):
         rates = jax.jit(model.vector_field)(t, y, u)
         ```
 
-        Its arguments are the time, a scalar [unit of time]; all states (`latent`), shape `(state,)`, where hidden ones
-        are in scaled units; and the inputs, shape `(input,)`, absent if the model has none. It returns the time
+        Its arguments are the time, a scalar [unit of time]; all states (`latent`), shape `(state,)`, with hidden ones
+        in scaled units; and the inputs, shape `(input,)`, omitted if the model has none. It returns the time
         derivatives [unit of each state per unit of time], shape `(state,)`.
         """
 
@@ -389,9 +394,9 @@ class NeuralODE(eqx.Module):
         **Arguments:**
 
         - `y0`: all states (`latent`) at the first time, shape `(state,)`.
-        - `ts`: increasing times at which the states are wanted, shape `(time,)`.
-        - `u`: inputs at `ts`, shape `(time, input)`; absent if the model has none.
-        - `options`: further arguments of `diffrax.diffeqsolve`, in place of those of the model's solver.
+        - `ts`: increasing times at which the states are requested, shape `(time,)`.
+        - `u`: inputs at `ts`, shape `(time, input)`; omitted if the model has none.
+        - `options`: further arguments of `diffrax.diffeqsolve`, which override those of the model's solver.
 
         **Returns:** a `diffrax.Solution`, whose `ys` have the shape `(time, state)`.
         """
@@ -414,21 +419,23 @@ class NeuralODE(eqx.Module):
         *,
         earlier: bool = False,
     ) -> Prediction:
-        """As `Ensemble.bands`, but without bands, since a single model has none."""
+        """Predicts as `Ensemble.bands` does, but without bands, since a single model has none."""
         self.check_channels(data)
-        found = predict_rows(self, *self.asked(data, ts))
+        predicted = predict_rows(self, *self.asked(data, ts))
         if earlier:
-            found = with_earlier(found, hindcast(self, data, ts), data, ts)
-        return Prediction(self.scaler.unscale_states(found[..., : len(self.states)]), None, None, self.hidden_of(found))
+            predicted = with_earlier(predicted, hindcast(self, data, ts), data, ts)
+        return Prediction(
+            self.scaler.unscale_states(predicted[..., : len(self.states)]), None, None, self.hidden_of(predicted)
+        )
 
     def hidden_of(
         self, outputs: Float[np.ndarray, "trajectory saved output"]
     ) -> Float[np.ndarray, "trajectory saved hidden"] | None:
-        """The hidden states in the user's units, from what a prediction returns in scaled units."""
+        """Returns the hidden states in the user's units, from a prediction's outputs in scaled units."""
         return self.system.scaler.unscale_states(outputs)[..., len(self.states) :] if self.hidden else None
 
     def asked(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None) -> tuple[Batch, np.ndarray]:
-        """Trajectories on the host, and the wanted times, counted from each trajectory's start."""
+        """Returns trajectories on the host, and the requested times relative to each trajectory's start."""
         batch = self.batch(data)
         return batch, self.scaler.scale_times(data.ts if ts is None else np.asarray(ts, np.float64)) - batch.origin[
             :, None
@@ -440,29 +447,35 @@ class NeuralODE(eqx.Module):
         return self
 
     def constants(self) -> dict[str, float]:
-        """The constants of known equations and starts by their names, in the user's units."""
+        """Returns the constants of known equations and starts by name, in the user's units."""
         named = [part.as_dict() for part in constants_in((self.field, self.start, self.observation, self.noise))]
-        return {name: value for each in named for name, value in each.items()}
+        return {name: value for values in named for name, value in values.items()}
 
     def check_channels(self, data: Dataset) -> None:
-        """Refuses data whose channels are not those of the fit, or not within their bounds."""
+        """Raises an error if channels of the data are not those of the fit, or not within their bounds."""
         check_data(data, "data")
         data = self.scaler.marked(data)
         for kind in ("states", "inputs"):
-            fitted, given = getattr(self, kind), getattr(data, kind)
-            if fitted != given:
-                raise ValueError(f"the model was fitted to the {kind} {list(fitted)}, but the data have {list(given)}.")
+            fitted, actual = getattr(self, kind), getattr(data, kind)
+            if fitted != actual:
+                raise ValueError(
+                    f"the model was fitted to the {kind} {list(fitted)}, but the data have {list(actual)}."
+                )
         self.scaler.check(data)
         for local in self.local:
-            check_known_groups(data, local.by, local.values, [each.name for each in self.local if each.by == local.by])
+            check_known_groups(
+                data, local.by, local.values, [constant.name for constant in self.local if constant.by == local.by]
+            )
 
     @property
     def local(self) -> list[Local]:
-        """The constants of which groups of trajectories have values of their own."""
-        return [each for part in constants_in((self.field, self.start, self.observation)) for each in part.local]
+        """The constants with a separate value for each group of trajectories."""
+        return [
+            constant for part in constants_in((self.field, self.start, self.observation)) for constant in part.local
+        ]
 
     def derivative(self, ys: Float[np.ndarray, "point state"]) -> Float[np.ndarray, "point state"]:
-        """The vector field at states in the user's units, of a model whose states are all measured (`is_measured`).
+        """Evaluates the vector field at states in the user's units, if all states are measured (`is_measured`).
 
         **Returns:** time derivatives in the user's units at the first time and mean inputs, shape `(point, state)`.
         """
@@ -473,7 +486,7 @@ class NeuralODE(eqx.Module):
 
 
 def without_excess_precision(model: NeuralODE) -> NeuralODE:
-    """The model, in single precision where the process has no other: JAX would cut its arrays with warnings."""
+    """Returns the model in single precision if the process lacks double: JAX would truncate arrays with warnings."""
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(model))
     fits = traced or ambient() == "x64" or precision_of(model) == "x32"
     return model if fits else carry(model, dtype_of("x32"))
@@ -487,7 +500,7 @@ def field_at(model: NeuralODE, zs: Float[Array, "point state"]) -> Float[Array, 
 
 
 class Passed(NamedTuple):
-    """A simulation of the earlier rows, in scaled units: outputs at the rows, and the states at the last of them."""
+    """A simulation of the earlier rows, in scaled units: outputs at the rows, and the states at the last row."""
 
     outputs: Float[np.ndarray, "trajectory row output"]
     arrival: Float[np.ndarray, "trajectory state"]
@@ -496,45 +509,45 @@ class Passed(NamedTuple):
 def hindcast(
     model: NeuralODE, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None
 ) -> Float[np.ndarray, "trajectory row output"] | None:
-    """Outputs in scaled units at the rows before each trajectory's start, and NaN from there on.
+    """Computes outputs in scaled units at the rows before each trajectory's start, and NaN from there on.
 
-    A start that is read from earlier rows (`Encoder`) leaves those rows without a prediction. They belong to the record
-    all the same: their states are those of the trajectory that fits these rows best and arrives at the start that was
-    read. Of a long past, only the last `MOST_EARLIER` rows.
+    If the start is estimated from earlier rows (`Encoder`), these rows have no prediction. This function assigns them
+    the states of the trajectory that fits these rows best and arrives at the estimated start. At most the last
+    `MOST_EARLIER` rows are simulated.
 
-    **Arguments:** `data`, `ts`: those of a prediction that was made before. Its compiled programs serve here too.
+    **Arguments:** `data`, `ts`: those of an earlier prediction, whose compiled programs are reused.
 
     **Returns:** None if trajectories start at their first rows.
     """
     rows = start_rows(data, model.start.past, model.start.washout)
     if not rows.any():
         return None
-    whole, count = None, len(rows)
+    result, count = None, len(rows)
     begins = np.maximum(rows + 1 - MOST_EARLIER, 0)
     size = count_in_slice(*(data.ts if ts is None else ts).shape)
     for begin in range(0, count, size):
         chosen = np.minimum(np.arange(begin, begin + size), count - 1)
-        some = data if size == count else data.select(chosen)
-        found = earlier_outputs(model, some, None if ts is None else ts[chosen], begins[chosen], rows[chosen])
-        if whole is None:
-            whole = np.full((*data.ts.shape, found.shape[2]), np.nan)
-        for at, row in enumerate(chosen):
-            whole[row, begins[row] : rows[row]] = found[at, : rows[row] - begins[row]]
-    return whole
+        subset = data if size == count else data.select(chosen)
+        part = earlier_outputs(model, subset, None if ts is None else ts[chosen], begins[chosen], rows[chosen])
+        if result is None:
+            result = np.full((*data.ts.shape, part.shape[2]), np.nan)
+        for index, row in enumerate(chosen):
+            result[row, begins[row] : rows[row]] = part[index, : rows[row] - begins[row]]
+    return result
 
 
 def earlier_outputs(
     model: NeuralODE, data: Dataset, ts: np.ndarray | None, begins: np.ndarray, rows: np.ndarray
 ) -> Float[np.ndarray, "trajectory row output"]:
-    """Outputs of the trajectories through the rows from `begins` to `rows` that arrive at the starts read there."""
+    """Computes outputs of the trajectories through the rows from `begins` to `rows` that arrive at the starts there."""
     later, wanted = model.asked(data, ts)
     pieces = [(row, int(begin), int(end) + 1) for row, (begin, end) in enumerate(zip(begins, rows, strict=True))]
     head = replace(model.scaler.marked(cut(data, pieces, data.trajectories)), angles={})
     earlier = Batch.from_dataset(head, model.scaler, jumps=model.system.jumps)
     with scope_of(model):
         first = pieces_of(intervals_to(later, wanted, model.solver.interpolation)[0])[0]
-        _, there = begin_prediction(model, model.start.needed(later), first)
-        arrival = np.asarray(there.y, np.float64)
+        _, front = begin_prediction(model, model.start.needed(later), first)
+        arrival = np.asarray(front.y, np.float64)
         simulate = simulation_of(model, earlier, first.end.shape[1])
         guess = model.start.guess
         begin, shown = arrival.copy(), earlier.seen[:, : guess.measured]
@@ -558,19 +571,19 @@ def earlier_outputs(
 def simulation_of(
     model: NeuralODE, batch: Batch, room: int
 ) -> Callable[[Float[np.ndarray, "trajectory state"]], Passed]:
-    """Simulates all rows of a batch from given starts, by the program that predicts `room` intervals at once."""
+    """Returns a simulation of all rows of a batch from given starts, using the program for `room` intervals."""
     dtype = dtype_of(precision_of(model))
-    intervals, at = intervals_to(batch, np.asarray(batch.ts, np.float64), model.solver.interpolation)
+    intervals, index = intervals_to(batch, np.asarray(batch.ts, np.float64), model.solver.interpolation)
     parts = pieces_of(intervals, room)
 
     def simulate(starts: Float[np.ndarray, "trajectory state"]) -> Passed:
         ys, front = begin_at(model, *carry((batch, starts, jax.tree.map(lambda x: x[:, :1], parts[0])), dtype))
-        found = [np.asarray(ys, np.float64)[:, None]]
+        collected = [np.asarray(ys, np.float64)[:, None]]
         origin = carry(batch.origin, dtype)
         for part in parts:
             ys, front = advance_channels(model, origin, carry(part, dtype), front)
-            found.append(np.asarray(ys, np.float64))
-        rows = np.take_along_axis(np.concatenate(found, axis=1), at[..., None] + 1, axis=1)
+            collected.append(np.asarray(ys, np.float64))
+        rows = np.take_along_axis(np.concatenate(collected, axis=1), index[..., None] + 1, axis=1)
         return Passed(rows, np.asarray(front.y, np.float64))
 
     return simulate
@@ -580,7 +593,7 @@ def simulation_of(
 def begin_at(
     model: NeuralODE, batch: Batch, starts: Float[Array, "trajectory state"], first: Intervals
 ) -> tuple[Array, Front]:
-    """Outputs at given starts, and the front of the solve there."""
+    """Returns outputs at given starts, and the front of the solve there."""
     front = model.solver.begin(model.problem(batch, starts), first)
     return outputs(model, batch.origin + batch.ts[:, 0], front.y, batch.us[:, 0]), front
 
@@ -590,18 +603,18 @@ def find_starts(
     begin: Float[np.ndarray, "trajectory state"],
     iterations: int = ITERATIONS,
 ) -> Float[np.ndarray, "trajectory state"]:
-    """Levenberg and Marquardt's method for each trajectory, all at once, with derivatives by differences."""
+    """Runs the Levenberg-Marquardt method for all trajectories at once, with finite-difference derivatives."""
 
     def look(starts: Float[np.ndarray, "trajectory state"]) -> list[LinearisedPoint]:
         now = residuals(starts)
         jacobian = np.stack([(residuals(starts + NUDGE * axis) - now) / NUDGE for axis in np.eye(starts.shape[1])], 2)
-        return [LinearisedPoint(*each) for each in zip(starts, now, jacobian, strict=True)]
+        return [LinearisedPoint(*point) for point in zip(starts, now, jacobian, strict=True)]
 
     follow = partial(LinearisedPoint.step, scaled=False)
     rules = [DampedSteps(follow, Damping(), max_evaluations=iterations) for _ in begin]
-    # No trajectory ends before the others.
+    # All trajectories take part until the end.
     ends = minimize_together(look(begin), rules, lambda points: look(np.stack([*points.values()])))
-    return np.stack([each.x for each in ends])
+    return np.stack([point.x for point in ends])
 
 
 def with_earlier(
@@ -610,9 +623,9 @@ def with_earlier(
     data: Dataset,
     ts: Float[np.ndarray, "trajectory saved"] | None,
 ) -> Float[np.ndarray, "trajectory saved output"]:
-    """Outputs at `ts`, or at the rows of the data, with those of a `hindcast` where a prediction has none yet.
+    """Fills in missing outputs of a prediction at `ts`, or at the rows of the data, from a `hindcast`.
 
-    Between two rows of the hindcast, they are interpolated by a monotone cubic.
+    Between two rows of the hindcast, they are interpolated with a monotone cubic.
     """
     if earlier is None:
         return found
@@ -622,11 +635,11 @@ def with_earlier(
 
     filled = found.copy()
     for row, states in enumerate(earlier):
-        known = np.isfinite(states).all(axis=1)
-        at = np.flatnonzero(np.isnan(found[row]).all(axis=1) & (ts[row] >= data.ts[row, 0]))
-        if known.any() and len(at):
+        is_finite = np.isfinite(states).all(axis=1)
+        missing = np.flatnonzero(np.isnan(found[row]).all(axis=1) & (ts[row] >= data.ts[row, 0]))
+        if is_finite.any() and len(missing):
             after = np.flatnonzero(np.isfinite(found[row]).all(axis=1))[:1]
-            nodes = np.concatenate([data.ts[row, known], ts[row, after]])
-            curve = PchipInterpolator(nodes, np.concatenate([states[known], found[row, after]]))
-            filled[row, at] = curve(ts[row, at])
+            nodes = np.concatenate([data.ts[row, is_finite], ts[row, after]])
+            curve = PchipInterpolator(nodes, np.concatenate([states[is_finite], found[row, after]]))
+            filled[row, missing] = curve(ts[row, missing])
     return filled

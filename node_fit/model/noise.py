@@ -1,4 +1,4 @@
-"""The noise of measurements as a part of a model: formulas of its standard deviation, and its constants."""
+"""The measurement noise of a model: formulas of its standard deviation, and its constants."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,25 +18,25 @@ from .fields.equations import Equations, normalize, parse
 from .fields.known import ConstantConfig, Constants
 from .system import System
 
-# What a text is, in the sentence about one that is wrong.
+# Description of a noise formula in error messages.
 NOISE_TEXT = "sigma of"
-# Where rows say nothing of the noise, it begins as this share of the spread of a state.
+# Initial noise, as a share of the spread of a state, if rows do not determine it.
 UNKNOWN_SHARE = 0.1
-# The tolerance of first values, in powers of e.
+# Tolerance of initial values, in powers of e.
 NEAR_ENOUGH = 1e-2
-# Of several constants, each once begins at this power of e below what the level of the noise says.
+# With several constants, each is lowered by this power of e in one additional initial guess.
 FEWER = 3.0
-# Where the constants of the noise begin that are no scale.
+# Initial values of noise constants that are not scales.
 FIRST_SHAPES: Mapping[str, ConstantConfig] = {"dispersion": [0.1, 0, None], "degrees": [4.0, 1, None]}
 
 
 @stored_as("NoiseModel")
 class NoiseModel(eqx.Module):
-    """The noise of the channels: a formula of the standard deviation of each, and constants, which are trained.
+    """The noise of the channels: formulas of the standard deviations, and trained constants.
 
     **Arguments:** (`make_noise` makes and checks them.)
 
-    - `formulas`: by channel, in the user's units; none where the standard deviation is known or follows from a count.
+    - `formulas`: by channel, in the user's units; none if the standard deviation is known or follows from a count.
     - `constants`: those in the formulas, and those of the distribution (`shapes`).
     - `channels`: the names of the channels.
     - `log_channels`: those whose noise is log-normal.
@@ -54,47 +54,47 @@ class NoiseModel(eqx.Module):
         return bool(self.formulas.texts)
 
     def is_log(self) -> np.ndarray:
-        """Which channels have log-normal noise, shape `(channel,)`."""
+        """Returns whether each channel has log-normal noise, shape `(channel,)`."""
         return np.array([name in self.log_channels for name in self.channels], bool)
 
     def deviations(
         self, names: Mapping[str, Float[Array, "..."]], channels: Float[Array, "channel ..."]
     ) -> Float[Array, "channel ..."]:
-        """The standard deviations at one row, or at rows, in the user's units.
+        """Computes the standard deviations at one or more rows, in the user's units.
 
-        **Arguments:** `names`: values of states, inputs, the time and other constants; `channels`: what is predicted.
+        **Arguments:** `names`: values of states, inputs, the time and other constants; `channels`: predicted values.
         """
         predicted = dict(zip(self.channels, channels, strict=True))
-        known = {**names, **predicted, **self.constants.values()}
-        found = [
-            Equations(((name, text),))({**known, PREDICTION: known.get(PREDICTION, predicted[name])})[name]
+        values = {**names, **predicted, **self.constants.values()}
+        deviations = [
+            Equations(((name, text),))({**values, PREDICTION: values.get(PREDICTION, predicted[name])})[name]
             for name, text in self.formulas.texts
         ]
-        return jnp.stack([jnp.broadcast_to(each, channels.shape[1:]) for each in found])
+        return jnp.stack([jnp.broadcast_to(deviation, channels.shape[1:]) for deviation in deviations])
 
     def log_shapes(self) -> tuple[Float[Array, " channel"], ...]:
-        """The logarithms of the distribution's constants, each of shape `(channel,)`."""
+        """Returns the logarithms of the distribution's constants, arrays of shape `(channel,)`."""
         values = self.constants.values()
         rows = zip(*self.shapes, strict=True)
         return tuple(jnp.log(jnp.stack([values[name] for name in row])) for row in rows)
 
 
 def needs_noise_model(train: Dataset, loss: AbstractLikelihood) -> bool:
-    """Whether the noise of a fit has constants, or a likelihood that residuals in standard deviations do not give."""
+    """Whether the noise of a fit has constants, or a likelihood that is not a function of scaled residuals."""
     return bool(train.noise) or train.censored is not None or loss.is_count or bool(loss.shapes)
 
 
 def make_noise(
     train: Dataset, loss: AbstractLikelihood, system: System, constants: Mapping[str, float]
 ) -> NoiseModel | None:
-    """The noise model that the data and the likelihood ask for; None where least squares need none.
+    """Makes the noise model for the data and the likelihood; None if least squares need none.
 
     **Arguments:**
 
     - `train`: the training data, with formulas of the noise and marks of censored values.
-    - `system`: names of states, inputs and time. `constants`: values of those of the field and the observation.
+    - `system`: names of states, inputs and time. `constants`: values of the constants of the field and the observation.
 
-    **Raises:** `ValueError` if a likelihood does not go with the data, or a formula is wrong.
+    **Raises:** `ValueError` if a likelihood does not suit the data, or a formula is wrong.
     """
     if not needs_noise_model(train, loss):
         return None
@@ -108,16 +108,16 @@ def make_noise(
     shapes = tuple(tuple(name if single else f"{name}_{state}" for name in loss.shapes) for state in train.states)
     for row in shapes:
         entries |= {name: FIRST_SHAPES[shape] for name, shape in zip(row, loss.shapes, strict=True)}
-    twice = sorted(name for name in entries if normalize(name) in taken)
-    if twice:
-        raise ValueError(f"{twice[0]!r} is a constant of the noise and a name of the model; rename one.")
+    duplicates = sorted(name for name in entries if normalize(name) in taken)
+    if duplicates:
+        raise ValueError(f"{duplicates[0]!r} is a constant of the noise and a name of the model; rename one.")
     texts = tuple((state, " ".join(formula.text.replace("^", "**").split())) for state, formula in formulas.items())
     log_channels = tuple(state for state, formula in formulas.items() if formula.is_log)
     return NoiseModel(Equations(texts), Constants.of(entries), train.states, log_channels, shapes)
 
 
 def check_likelihood(train: Dataset, loss: AbstractLikelihood) -> None:
-    """Refuses counts that are no counts, formulas of their noise, and limits with noise whose tail is not known."""
+    """Raises an error for invalid counts, noise formulas for counts, and censored values unless noise is normal."""
     kind = type(loss).__name__
     if train.censored is not None and not isinstance(loss, Squares):
         raise ValueError(f"censored values need normal noise, loss=squares, not {kind}; leave data.censored out.")
@@ -135,7 +135,7 @@ def check_likelihood(train: Dataset, loss: AbstractLikelihood) -> None:
 
 
 def formulas_of(train: Dataset, loss: AbstractLikelihood) -> Mapping[str, NoiseFormula]:
-    """The formulas of the standard deviations that are fitted; without any, and with none known, a constant each."""
+    """Returns the formulas of fitted standard deviations; by default one constant per channel."""
     if train.noise or train.sigma is not None or loss.is_count:
         for state, formula in train.noise.items():
             if formula.is_log and (train.ys[..., train.states.index(state)] <= 0).any():
@@ -146,29 +146,31 @@ def formulas_of(train: Dataset, loss: AbstractLikelihood) -> Mapping[str, NoiseF
 
 
 def index_name(name: str) -> str:
-    """A state's name as a part of another one."""
+    """Converts a state's name so that it can be part of another name."""
     return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 def first_constants(
     state: str, formula: NoiseFormula, train: Dataset, taken: set[str], constants: Mapping[str, float]
 ) -> dict[str, ConstantConfig]:
-    """First values and bounds of the constants of a formula; those that are not given are positive, and begin where
-    they explain best how far rows are from the curve through their neighbours.
+    """Returns initial values and bounds of the constants of a formula.
 
-    **Raises:** `ValueError` if the formula is wrong, or a given constant is not in it.
+    Constants without a user-defined value are positive, and their initial values best explain the distances of rows
+    from the curve through their neighbours.
+
+    **Raises:** `ValueError` if the formula is wrong, or a user-defined constant is not in it.
     """
     names = sorted(Equations(((state, parse(state, formula.text, NOISE_TEXT) and formula.text),)).names_used())
-    own = [name for name in names if name not in taken and name != PREDICTION]
-    wrong = [name for name in formula.constants if name not in own]
+    constant_names = [name for name in names if name not in taken and name != PREDICTION]
+    wrong = [name for name in formula.constants if name not in constant_names]
     if wrong:
         raise ValueError(f"constants of the sigma of {state!r} name {wrong[0]!r}, which is not in {formula.text!r}.")
-    if not own:
+    if not constant_names:
         return {}
     column = train.states.index(state)
     ys = np.where(train.mask[..., column], train.middles[..., column], np.nan)
-    off = near_distances(train.ts, np.log(ys) if formula.is_log else ys)
-    first = guess_constants(state, formula, own, off, ys, train, constants)
+    distances = near_distances(train.ts, np.log(ys) if formula.is_log else ys)
+    first = guess_constants(state, formula, constant_names, distances, ys, train, constants)
     return {name: cast(ConstantConfig, formula.constants.get(name, [value, 0, None])) for name, value in first.items()}
 
 
@@ -181,26 +183,28 @@ def guess_constants(
     train: Dataset,
     constants: Mapping[str, float],
 ) -> dict[str, float]:
-    """The positive constants that make distances from neighbours most likely, with measured for predicted values."""
+    """Estimates the positive constants that make distances from neighbours most likely, using measured values."""
     from scipy.optimize import minimize
 
-    known = np.isfinite(off)
+    is_known = np.isfinite(off)
     spread = 1.0 if formula.is_log else float(np.nanstd(ys)) or 1.0
-    level = max(float(np.median(np.abs(off[known]))) * 1.5, 1e-3 * spread) if known.any() else UNKNOWN_SHARE * spread
+    level = (
+        max(float(np.median(np.abs(off[is_known]))) * 1.5, 1e-3 * spread) if is_known.any() else UNKNOWN_SHARE * spread
+    )
     size = max(float(np.nanmean(np.abs(ys))), 1e-30)
     start = {name: level / size if "rel" in name else 1.0 if "power" in name else level for name in names}
     others = other_names(formula, names, constants)
-    if known.sum() < FEWEST_RESIDUALS or any(name not in train.states for name in others):
+    if is_known.sum() < FEWEST_RESIDUALS or any(name not in train.states for name in others):
         return start
-    columns = {name: jnp.asarray(np.nan_to_num(train.ys[..., i])[known]) for i, name in enumerate(train.states)}
-    values = {**columns, PREDICTION: jnp.asarray(ys[known])} | {k: jnp.asarray(v) for k, v in constants.items()}
+    columns = {name: jnp.asarray(np.nan_to_num(train.ys[..., i])[is_known]) for i, name in enumerate(train.states)}
+    values = {**columns, PREDICTION: jnp.asarray(ys[is_known])} | {k: jnp.asarray(v) for k, v in constants.items()}
     equations = Equations(((state, formula.text),))
 
     def negative_log(logs: np.ndarray) -> float:
-        given = dict(zip(names, jnp.exp(jnp.asarray(logs, float)), strict=True))
-        sigma = np.asarray(equations({**values, **given})[state], np.float64)
+        trial = dict(zip(names, jnp.exp(jnp.asarray(logs, float)), strict=True))
+        sigma = np.asarray(equations({**values, **trial})[state], np.float64)
         sigma = np.hypot(sigma, 1e-3 * level)
-        total = float(np.sum((off[known] / sigma) ** 2 / 2 + np.log(sigma)))
+        total = float(np.sum((off[is_known] / sigma) ** 2 / 2 + np.log(sigma)))
         return total if math.isfinite(total) else 1e30
 
     begins = [np.log([start[name] for name in names])]
@@ -212,6 +216,6 @@ def guess_constants(
 
 
 def other_names(formula: NoiseFormula, own: Sequence[str], constants: Mapping[str, float]) -> list[str]:
-    """What a formula reads besides its own constants, those of the model and the prediction."""
+    """Returns the names in a formula other than its own constants, those of the model and the prediction."""
     used = Equations((("sigma", formula.text),)).names_used()
     return [name for name in used if name not in own and name != PREDICTION and name not in constants]

@@ -1,4 +1,4 @@
-"""Observations: the measured channels as functions of the states, which are states, linear or a network."""
+"""Observations: measured channels as functions of the states (states, linear or network readouts, formulas)."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class AbstractObservation(eqx.Module, metaclass=Part):
     A subclass is created with `(system, key=...)`.
 
     - `is_direct`: whether the channels are states.
-    - `is_nonlinear`: whether they are no linear function of the states, so that no linear model describes them.
+    - `is_nonlinear`: whether they are a nonlinear function of the states, so that no linear model describes them.
     """
 
     is_direct: ClassVar[bool] = False
@@ -35,26 +35,26 @@ class AbstractObservation(eqx.Module, metaclass=Part):
 
     @abc.abstractmethod
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
-        """The channels, shape `(channel,)`, at a state, shape `(state,)`."""
+        """Computes the channels, shape `(channel,)`, at a state, shape `(state,)`."""
 
 
 class AbstractFeatureReadout(AbstractObservation):
-    """An observation that is linear in the states and in features of these."""
+    """An observation that is linear in the states and in features of them."""
 
     @abc.abstractmethod
     def features(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
-        """What the channels are linear in, beside the states."""
+        """Computes the features in which the channels are linear, in addition to the states."""
 
     @abc.abstractmethod
     def with_readout(self, coefficients: Float[np.ndarray, "term channel"]) -> "AbstractFeatureReadout":
-        """The observation with other coefficients: of 1, of the states, and of the features."""
+        """Returns the observation with new coefficients of the constant, the states, and the features."""
 
 
 @stored_as("MeasuredStates")
 class MeasuredStates(AbstractObservation):
     """Direct measurement: the channels are the first states; the other states are hidden.
 
-    **Arguments:** `system`: gives the number of channels. `key`: not used.
+    **Arguments:** `system`: sets the number of channels. `key`: not used.
     """
 
     is_direct: ClassVar[bool] = True
@@ -71,7 +71,7 @@ class MeasuredStates(AbstractObservation):
 class LinearReadout(AbstractObservation):
     """A linear readout `channels = C state + d`; initially, the channels are the first states.
 
-    **Arguments:** `system`: gives the numbers of channels and states. `key`: not used.
+    **Arguments:** `system`: sets the numbers of channels and states. `key`: not used.
     """
 
     matrix: Float[Array, "channel state"]
@@ -87,11 +87,12 @@ class LinearReadout(AbstractObservation):
 
 @stored_as("DirectReadout")
 class DirectReadout(LinearReadout):
-    """A linear readout with a direct part of the inputs: `channels = C state + D u + d`; `D` is zero at first.
+    """A linear readout with direct feedthrough of the inputs: `channels = C state + D u + d`; `D` is initially zero.
 
-    An acceleration follows a force at once, and so does what is sampled at the instant at which a held input changes.
+    Use it for channels that respond to inputs at once, such as an acceleration to a force, or channels sampled at the
+    instant at which a held input changes.
 
-    **Arguments:** `system`: gives the numbers of channels, states and inputs. `key`: not used.
+    **Arguments:** `system`: sets the numbers of channels, states and inputs. `key`: not used.
     """
 
     direct: Float[Array, "channel input"]
@@ -101,7 +102,7 @@ class DirectReadout(LinearReadout):
         self.direct = jnp.zeros((system.channels, len(system.inputs)))
 
     def read(self, state: Float[Array, " state"], inputs: Float[Array, " input"]) -> Float[Array, " channel"]:
-        """The channels at states and inputs, in scaled units."""
+        """Computes the channels at states and inputs, in scaled units."""
         return self(state) + self.direct @ inputs
 
 
@@ -113,16 +114,16 @@ class FormulaReadout(eqx.Module, metaclass=Part):
     node_fit.FormulaReadout(formulas={"V": "ocv - R0*I - V1"}, constants={"ocv": 3.6, "R0": [0.05, 0, None]})
     ```
 
-    A channel without a formula is a state. The other states have the names in `hidden`. Formulas may have the constants
-    of the field, too. `increase(x)` is what `x` has grown by since the row before, such as the cases of a week:
-    `{"cases": "increase(total)"}`. A trajectory's first row has no row before it, so it does not count there.
+    A channel without a formula is a state. The other states have the names in `hidden`. Formulas can also use the
+    constants of the field. `increase(x)` is the growth of `x` since the previous row, such as the cases of a week:
+    `{"cases": "increase(total)"}`. A trajectory's first row has no previous row, so it does not count there.
 
     **Arguments:**
 
     - `system`: the names of states and inputs, and their scales.
-    - `formulas`: of each channel that is no state, see `Equations`.
-    - `constants`, `local`, `groups`: those that are in formulas alone, as of `Known`.
-    - `channels`, `known`: the names of all channels and of the field's constants, as the model's maker knows them.
+    - `formulas`: formulas of the channels that are not states, see `Equations`.
+    - `constants`, `local`, `groups`: for constants that only occur in formulas, as in `Known`.
+    - `channels`, `known`: the names of all channels and of the field's constants; set by `make_model`.
     - `key`: not used.
 
     **Raises:** `ValueError` if a name in a formula is unknown.
@@ -151,9 +152,11 @@ class FormulaReadout(eqx.Module, metaclass=Part):
             tuple(channels),
         )
         names = (*system.states, *system.inputs, system.time, *self.constants.symbols)
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"observation.constants: {twice[0]!r} is a state, an input or the time, too; rename it.")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise ValueError(
+                f"observation.constants: {duplicates[0]!r} is a state, an input or the time, too; rename it."
+            )
         try:
             self.formulas.check((*names, *known))
         except EquationError as error:
@@ -165,25 +168,25 @@ class FormulaReadout(eqx.Module, metaclass=Part):
     def read(
         self, names: Mapping[str, Float[Array, ""]], increases: Float[Array, " increase"] | None = None
     ) -> Float[Array, " channel"]:
-        """The channels in the user's units.
+        """Computes the channels in the user's units.
 
         **Arguments:**
 
         - `names`: the values of states, inputs, the time and the field's constants.
-        - `increases`: what the totals (`totals`) have grown by; None for 1 of each, where there is no row before.
+        - `increases`: growth of the totals (`totals`); None for ones, in a first row.
         """
-        asked = self.formulas.increases
-        grown = jnp.ones(len(asked)) if increases is None else increases
-        given = {**names, **self.constants.at(names)}
-        values = {**names, **self.formulas(given, dict(zip(asked, grown, strict=True)))}
+        increase_calls = self.formulas.increases
+        grown = jnp.ones(len(increase_calls)) if increases is None else increases
+        arguments = {**names, **self.constants.at(names)}
+        values = {**names, **self.formulas(arguments, dict(zip(increase_calls, grown, strict=True)))}
         return jnp.stack([values[name] for name in self.channels])
 
     def totals(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, " increase"]:
-        """The arguments of `increase` at one moment; `names` as in `read`."""
-        given = {normalize(name): value for name, value in {**names, **self.constants.at(names)}.items()}
-        dtype = jnp.result_type(float, *given.values())
-        each = [evaluate_term(call.arguments[0], given, dtype) for call in self.formulas.increases]
-        return jnp.stack(each) if each else jnp.zeros(0, dtype)
+        """Computes the arguments of `increase` at one time; `names` as in `read`."""
+        arguments = {normalize(name): value for name, value in {**names, **self.constants.at(names)}.items()}
+        dtype = jnp.result_type(float, *arguments.values())
+        totals = [evaluate_term(call.arguments[0], arguments, dtype) for call in self.formulas.increases]
+        return jnp.stack(totals) if totals else jnp.zeros(0, dtype)
 
     @property
     def counts(self) -> bool:
@@ -192,9 +195,9 @@ class FormulaReadout(eqx.Module, metaclass=Part):
 
 
 def as_formulas(formulas: Mapping[str, str]) -> Equations:
-    """Formulas of channels from their texts.
+    """Parses formulas of channels.
 
-    **Raises:** `ValueError` that names the channel and the column.
+    **Raises:** `ValueError` with the channel and the column.
     """
     try:
         return Equations.of(formulas, FORMULA_DIALECT)
@@ -207,18 +210,18 @@ def of_formula(error: EquationError) -> ValueError:
 
 
 def counted_channels(formulas: Mapping[str, str] | None) -> frozenset[str]:
-    """The channels that are counted between rows, of those that are formulas."""
+    """Returns the channels with formulas that are counted between rows."""
     trees = as_formulas(formulas).trees if formulas else {}
     return frozenset(name for name, tree in trees.items() if any(call.function == INCREASE for call in calls(tree)))
 
 
 @stored_as("NetworkReadout")
 class NetworkReadout(AbstractFeatureReadout):
-    """A linear readout plus a network, whose output is zero at first.
+    """A linear readout plus a network, whose output is initially zero.
 
     **Arguments:**
 
-    - `system`: gives the numbers of channels and states.
+    - `system`: sets the numbers of channels and states.
     - `width`, `depth`, `activation`: network options, as in `MLP`.
     - `key`: PRNG key of the initial weights.
     """
@@ -245,7 +248,7 @@ class NetworkReadout(AbstractFeatureReadout):
         return self.linear(state) + self.network(state)
 
     def features(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
-        """The network's last hidden layer."""
+        """Computes the network's last hidden layer."""
         last = self.network.layers[-1]
         hidden = eqx.tree_at(
             lambda n: (n.layers[-1].weight, n.layers[-1].bias),

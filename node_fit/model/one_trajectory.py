@@ -1,4 +1,4 @@
-"""The model of one trajectory, of which each has constants of its own: without the number that tells them apart."""
+"""Extracts the model of one trajectory from a model with constants per trajectory."""
 
 from dataclasses import replace
 
@@ -19,11 +19,11 @@ from .system import System
 
 
 def of_trajectory(model: NeuralODE | Ensemble, name: str) -> NeuralODE | Ensemble:
-    """The model with the constants of one trajectory, which then are constants as any, such as `k` for `k_A`.
+    """Returns the model with the constants of one trajectory as ordinary constants, such as `k` for `k_A`.
 
     **Arguments:** `model`: with constants that are local by `trajectory`. `name`: of a fitted trajectory.
 
-    **Raises:** `ValueError` if there is no such trajectory, or no constant is local by `trajectory`.
+    **Raises:** `ValueError` if the trajectory does not exist, or no constant is local by `trajectory`.
     """
     one = model.typical
     names = one.scaler.trajectories
@@ -49,7 +49,7 @@ def of_trajectory(model: NeuralODE | Ensemble, name: str) -> NeuralODE | Ensembl
         if isinstance(node, Constants):
             return node.alone(BY_TRAJECTORY, number)
         if isinstance(node, System):
-            inputs = tuple(each for each in node.inputs if each != BY_TRAJECTORY)
+            inputs = tuple(input_name for input_name in node.inputs if input_name != BY_TRAJECTORY)
             return replace(node, inputs=inputs, scaler=scaled(node.scaler))
         return scaled(node) if isinstance(node, Scaler) else node
 
@@ -58,9 +58,9 @@ def of_trajectory(model: NeuralODE | Ensemble, name: str) -> NeuralODE | Ensembl
 
 
 def records_of(data: Dataset, name: str) -> Dataset:
-    """The records of one trajectory, without its number.
+    """Returns the records of one trajectory, without its number.
 
-    **Raises:** `ValueError` if the data have no such trajectory.
+    **Raises:** `ValueError` if the data do not contain the trajectory.
     """
     if name not in data.trajectories:
         raise ValueError(f"the data have no trajectory {name!r}, only {list_names(data.trajectories)}.")
@@ -68,5 +68,5 @@ def records_of(data: Dataset, name: str) -> Dataset:
     if BY_TRAJECTORY not in part.inputs:
         return part
     place = part.inputs.index(BY_TRAJECTORY)
-    inputs = tuple(each for each in part.inputs if each != BY_TRAJECTORY)
+    inputs = tuple(input_name for input_name in part.inputs if input_name != BY_TRAJECTORY)
     return replace(part, us=np.delete(part.us, place, axis=2), inputs=inputs)

@@ -1,4 +1,4 @@
-"""The trained leaves of a model: one mask, which determines gradients, updates and optimizer states."""
+"""The trained leaves of a model: a single mask that determines gradients, updates and optimizer states."""
 
 import difflib
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from ..data.scaling import Scaler
 from .fields.known import Constants
 
 Kind = TypeVar("Kind")
-# The keys of the nodes from the root of a tree to a leaf.
+# Keys of the nodes from the root of a tree to a leaf.
 KeyPath = tuple[PyTree, ...]
 TRAINED = ("field", "start", "observation", "noise")
 
 
 class Partition(NamedTuple):
-    """A model in three parts of the same structure, with None where a leaf belongs to another part.
+    """A model in three parts of the same structure, with None for leaves that belong to another part.
 
     - `params`: floating arrays that are trained.
     - `frozen`: all other arrays; a compiled program takes them as arguments.
-    - `static`: everything else; a program is compiled for it.
+    - `static`: everything else; programs are compiled for it.
     """
 
     params: PyTree
@@ -37,7 +37,7 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
 
     - `model`: a model whose arrays have passed `precision.carry`.
     - `freeze`: names of leaves, or of whole parts, that are not trained, such as `field.layers.0`.
-    - `parts`: names of the parts that are trained: their floating arrays, except for those of a `Scaler`.
+    - `parts`: names of the parts whose floating arrays are trained, except for those of a `Scaler`.
 
     **Raises:** `ValueError` if a name is unknown, or nothing is left to train.
     """
@@ -50,9 +50,9 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
                 raise ValueError(
                     f"freeze names the constant {frozen!r}; hold it by equal bounds: constants={{{value}}}."
                 )
-            known = {".".join(path.split(".")[: i + 1]) for path in paths for i in range(path.count(".") + 1)}
-            near = difflib.get_close_matches(frozen, sorted(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(sorted(known))}."
+            prefixes = {".".join(path.split(".")[: i + 1]) for path in paths for i in range(path.count(".") + 1)}
+            near = difflib.get_close_matches(frozen, sorted(prefixes), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(sorted(prefixes))}."
             raise ValueError(f"freeze names {frozen!r}, which is no part of the model; {hint}")
 
     fixed = [*freeze, *(name(path) for path, _ in parameter_nodes(model, Scaler))]
@@ -65,26 +65,28 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
     mask = jax.tree_util.tree_map_with_path(is_trained, model)
     if not any(jax.tree.leaves(mask)):
         raise ValueError("nothing is left to train; the model has no floating arrays, or all are frozen.")
-    params, rest = eqx.partition(model, mask)
-    frozen, static = eqx.partition(rest, eqx.is_array)
+    params, untrained = eqx.partition(model, mask)
+    frozen, static = eqx.partition(untrained, eqx.is_array)
     return Partition(params, frozen, static)
 
 
 def network_weights(part: PyTree) -> list[jax.Array]:
-    """The floating arrays of a part that a prior around 0 penalises: no scales, constants or linear paths."""
-    others = (Scaler, Constants)
-    kept = jax.tree.map(lambda x: None if isinstance(x, others) else x, part, is_leaf=lambda x: isinstance(x, others))
+    """Returns the floating arrays of a part with a prior around 0, without scales, constants and linear paths."""
+    excluded = (Scaler, Constants)
+    kept = jax.tree.map(
+        lambda x: None if isinstance(x, excluded) else x, part, is_leaf=lambda x: isinstance(x, excluded)
+    )
     kept = jax.tree.map(lambda x: x.penalised if says_penalised(x) else x, kept, is_leaf=says_penalised)
     return jax.tree.leaves(eqx.filter(kept, eqx.is_inexact_array))
 
 
 def says_penalised(part: object) -> bool:
-    """Whether a field or a start says itself what of it a prior penalises, as one with a linear path does."""
+    """Whether a field or a start defines its own penalised parameters, as those with a linear path do."""
     return hasattr(type(part), "penalised")
 
 
 def parameter_nodes(model: PyTree, kind: type[Kind]) -> list[tuple[KeyPath, Kind]]:
-    """The parts of a model that have this class, with their paths."""
+    """Returns the parts of a model that are instances of this class, with their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda x: isinstance(x, kind))
     return [(path, leaf) for path, leaf in leaves if isinstance(leaf, kind)]
 
@@ -98,5 +100,5 @@ def within(path: str, part: str) -> bool:
 
 
 def count_parameters(params: PyTree) -> int:
-    """The number of parameters."""
+    """Counts the parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     import pandas
 
 Wanted = Float[np.ndarray, "trajectory saved"]
-# The state of a solve between two pieces: a `Front`, or fronts of members.
+# The state of a solve between two pieces is a `Front`, or fronts of members.
 Begin = Callable[[Batch, Intervals], tuple[AnyArray, PyTree]]
 Advance = Callable[[Batch, Intervals, PyTree], tuple[AnyArray, PyTree]]
-# Outputs of a batch at the wanted times.
+# Computes outputs of a batch at the requested times.
 Solve = Callable[[Batch, Wanted], np.ndarray]
-# Times, states and inputs; and channels of some that are counted since others.
+# Times, states and inputs; `Observe` returns channels at the first moments, counted since the second.
 Moments = tuple[Float[AnyArray, "trajectory saved"], Float[AnyArray, "..."], Float[AnyArray, "trajectory saved input"]]
 Observe = Callable[[Moments, Moments], AnyArray]
-# Intervals in a piece: the smallest of these of which a few pieces hold all intervals, else the largest.
+# Numbers of intervals in a piece: the smallest for which `FEW_PIECES` pieces hold all intervals, else the largest.
 ROOMS = (128, 1024)
 FEW_PIECES = 8
 
@@ -46,13 +46,13 @@ FEW_PIECES = 8
 def intervals_to(
     batch: Batch, wanted: Float[np.ndarray, "trajectory saved"], kind: str
 ) -> tuple[Intervals, Int[np.ndarray, "trajectory saved"]]:
-    """The intervals between all rows and wanted times, and the index of the interval that ends at each wanted time.
+    """Returns the intervals between all rows and requested times, and the index of the interval ending at each time.
 
     **Arguments:**
 
     - `batch`: trajectories, on the host.
-    - `wanted`: times since the batch's origin. The index of a time before the first row is -2, and that of the first
-      row's own time is -1.
+    - `wanted`: requested times since the batch's origin. The index of a time before the first row is -2, and that of
+      the first row's own time is -1.
     - `kind`: interpolation of inputs.
     """
     rows = np.asarray(batch.ts, np.float64)
@@ -62,17 +62,17 @@ def intervals_to(
     if nodes.shape[1] == 1:
         nodes = np.repeat(nodes, 2, axis=1)  # One interval of zero length.
     end = nodes[:, 1:]
-    # The row at or before the beginning of each interval; beyond the last row, inputs are constant.
+    # Row at or before the beginning of each interval; inputs are constant beyond the last row.
     row = np.minimum(search_rows(rows, nodes[:, :-1], "right") - 1, max(rows.shape[1] - 2, 0))
-    at = (np.arange(len(rows))[:, None], row)
+    indices = (np.arange(len(rows))[:, None], row)
     if rows.shape[1] > 1:
-        length = np.diff(rows, axis=1)[at]
-        coefficients = tuple(np.asarray(x)[at] for x in polynomials(rows, np.asarray(batch.us), kind))
+        length = np.diff(rows, axis=1)[indices]
+        coefficients = tuple(np.asarray(x)[indices] for x in polynomials(rows, np.asarray(batch.us), kind))
     else:
         length = np.zeros(end.shape)
         coefficients = (np.repeat(batch.us[:, :1], end.shape[1], axis=1),)
     jumps, after = jumps_at(batch, nodes[:, :-1]), inputs_after(batch, end, kind)
-    intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients, jumps, after)
+    intervals = Intervals(nodes[:, :-1], end, rows[indices], length, coefficients, jumps, after)
     index = search_rows(nodes, later, "left") - 1
     return intervals, np.where(wanted < rows[:, :1] - 1e-12, -2, index)
 
@@ -82,51 +82,51 @@ def search_rows(
     wanted: Float[np.ndarray, "trajectory wanted"],
     side: Literal["left", "right"],
 ) -> Int[np.ndarray, "trajectory wanted"]:
-    """Where wanted times lie among those of each trajectory, as `np.searchsorted` says it."""
+    """Applies `np.searchsorted` to the rows and requested times of each trajectory."""
     return np.stack([r.searchsorted(w, side=side) for r, w in zip(rows, wanted, strict=True)])
 
 
 def inputs_after(
     batch: Batch, times: Float[np.ndarray, "trajectory time"], kind: str
 ) -> Float[np.ndarray, "trajectory time input"] | None:
-    """The inputs at times from the first row on, of held ones those that begin there; None if there are none."""
+    """Returns the inputs at times from the first row on, just after steps of held inputs; None without inputs."""
     rows, us = np.asarray(batch.ts, np.float64), np.asarray(batch.us)
     if us.shape[2] == 0:
         return None
     last = rows.shape[1] - 1
     row = np.minimum(search_rows(rows, times, "right") - 1, last)
-    at = (np.arange(len(rows))[:, None], row)
+    indices = (np.arange(len(rows))[:, None], row)
     if last == 0:
-        return us[at]
-    before = (at[0], np.minimum(row, last - 1))
+        return us[indices]
+    before = (indices[0], np.minimum(row, last - 1))
     gap = np.diff(rows, axis=1)[before]
     share = (np.clip((times - rows[before]) / np.where(gap > 0, gap, 1), 0, 1))[..., None]
-    first, *rest = [np.asarray(each)[before] for each in polynomials(rows, us, kind)][::-1]
-    for coefficient in rest:
+    first, *coefficients = [np.asarray(part)[before] for part in polynomials(rows, us, kind)][::-1]
+    for coefficient in coefficients:
         first = coefficient + first * share
-    return np.where((row == last)[..., None], us[at], first)
+    return np.where((row == last)[..., None], us[indices], first)
 
 
 def jumps_at(batch: Batch, begin: Float[np.ndarray, "trajectory interval"]) -> Jumps | None:
-    """The jumps at the beginnings of intervals, which may lie between rows."""
+    """Returns the jumps at the beginnings of intervals, which can lie between rows."""
     if batch.jumps is None:
         return None
     rows = np.asarray(batch.ts, np.float64)
-    # The first of equal times, since rows that fill up a trajectory repeat its last one.
+    # The first of equal times, since padding repeats the last row of a trajectory.
     row = np.minimum(search_rows(rows, begin, "left"), rows.shape[1] - 1)
-    at = (np.arange(len(rows))[:, None], row)
-    there = (rows[at] == begin)[..., None]
-    found = batch.jumps.at(at)
-    return Jumps(np.where(there, found.factor, 1.0), np.where(there, found.shift, 0.0))
+    indices = (np.arange(len(rows))[:, None], row)
+    is_row = (rows[indices] == begin)[..., None]
+    jumps = batch.jumps.at(indices)
+    return Jumps(np.where(is_row, jumps.factor, 1.0), np.where(is_row, jumps.shift, 0.0))
 
 
 def room_for(intervals: int) -> int:
-    """The length of the pieces in which this many intervals are solved."""
+    """Returns the length of the pieces in which this many intervals are solved."""
     return next((room for room in ROOMS if FEW_PIECES * room >= intervals), ROOMS[-1])
 
 
 def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
-    """Intervals in pieces of one length, `room` or what suits; intervals of zero length fill up the last piece."""
+    """Splits intervals into pieces of length `room`, or of a suitable length; zero-length intervals pad the last."""
     count = intervals.end.shape[1]
     size = room_for(count) if room is None else room
     missing = -count % size
@@ -137,7 +137,7 @@ def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
     def blank(x: AnyArray) -> np.ndarray:
         return np.concatenate([x, np.repeat(intervals.end[:, -1:], missing, axis=1)], axis=1)
 
-    whole = Intervals(
+    padded = Intervals(
         blank(intervals.begin),
         blank(intervals.end),
         filled(intervals.row),
@@ -146,13 +146,13 @@ def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
         jax.tree.map(filled, intervals.jumps),
         jax.tree.map(filled, intervals.after),
     )
-    return [jax.tree.map(lambda x, b=b: x[:, b : b + size], whole) for b in range(0, count + missing, size)]
+    return [jax.tree.map(lambda x, b=b: x[:, b : b + size], padded) for b in range(0, count + missing, size)]
 
 
 def compiled_channels(begin: Begin, advance: Advance, batch: Batch, wanted: Wanted, kind: str) -> np.ndarray:
-    """Compiles what `channels_at` runs, by solves through intervals of no length; returns the channels there."""
+    """Compiles the programs of `channels_at` by solving through intervals of no length; returns the channels there."""
     piece = pieces_of(intervals_to(batch, wanted, kind)[0])[0]
-    # A start that is fitted would otherwise be, by solves with a model that is not trained yet.
+    # Avoid fitting initial states, which would solve an untrained model.
     still = replace(batch, ts=np.repeat(batch.ts[:, :1], batch.ts.shape[1], axis=1))
     _, front = begin(still, piece)
     ys, _ = advance(batch, replace(piece, end=piece.begin), front)
@@ -167,7 +167,7 @@ def channels_at(
     kind: str,
     axis: int = 0,
 ) -> Float[np.ndarray, "... trajectory saved channel"]:
-    """Channels at the wanted times, in scaled units; NaN before a trajectory's start.
+    """Returns channels at the requested times, in scaled units; NaN before a trajectory's start.
 
     **Arguments:**
 
@@ -180,15 +180,15 @@ def channels_at(
     intervals, index = intervals_to(batch, wanted, kind)
     parts = pieces_of(intervals)
     start, front = begin(batch, parts[0])
-    found = [np.expand_dims(np.asarray(start), axis + 1)]
+    collected = [np.expand_dims(np.asarray(start), axis + 1)]
     for part in parts:
         ys, front = advance(batch, part, front)
-        found.append(np.asarray(ys))
-    whole = np.concatenate(found, axis=axis + 1)
-    at = np.maximum(index + 1, 0)
-    at = at.reshape((1,) * axis + at.shape + (1,))
+        collected.append(np.asarray(ys))
+    joined = np.concatenate(collected, axis=axis + 1)
+    columns = np.maximum(index + 1, 0)
+    columns = columns.reshape((1,) * axis + columns.shape + (1,))
     chosen = np.take_along_axis(
-        whole, np.broadcast_to(at, (*whole.shape[: axis + 1], at.shape[axis + 1], 1)), axis=axis + 1
+        joined, np.broadcast_to(columns, (*joined.shape[: axis + 1], columns.shape[axis + 1], 1)), axis=axis + 1
     )
     before = (index < -1).reshape((1,) * axis + index.shape + (1,))
     return np.where(before, np.nan, chosen)
@@ -196,7 +196,7 @@ def channels_at(
 
 @runtime_checkable
 class Model(Protocol):
-    """What is read of a `NeuralODE`, whose methods call this."""
+    """The interface of a `NeuralODE` that predictions use."""
 
     @property
     def field(self) -> VectorField: ...
@@ -220,7 +220,7 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def predict_rows(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved output"]:
-    """Outputs at the wanted times since the batch's origin, in scaled units."""
+    """Returns outputs at the requested times since the batch's origin, in scaled units."""
     dtype = dtype_of(precision_of(model))
 
     def observe(*moments: Moments) -> Array:
@@ -231,7 +231,7 @@ def predict_rows(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray
 
 
 def compile_prediction(model: Model, batch: Batch, wanted: Wanted) -> None:
-    """Compiles `predicted` for such a batch, and for any model of this structure."""
+    """Compiles `predict_rows` for batches like this one and any model of this structure."""
     with scope_of(model):
         in_slices(at_times(model, compiled_channels), batch, wanted)
 
@@ -251,12 +251,12 @@ def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Solve:
 
 
 def without_start(model: AnyModel) -> AnyModel:
-    """The model as a solve goes on with it: its program is the same, whatever the rule for starts."""
+    """Removes the rule for starts from a model, so that the programs that continue a solve do not depend on it."""
     return eqx.tree_at(lambda m: m.start, model, None)
 
 
 def begin_prediction(model: Model, needed: Batch, first: Intervals) -> tuple[Array, Front]:
-    """`begin_channels`, by a program that does not depend on what only the host needs to know.
+    """Runs `begin_channels` with a program that does not depend on data that only the host needs.
 
     **Arguments:** `needed`: the rows that the rule for starts needs. `first`: the first intervals of a prediction.
     """
@@ -265,17 +265,17 @@ def begin_prediction(model: Model, needed: Batch, first: Intervals) -> tuple[Arr
 
 
 def reduce_to_beginning(model: AnyModel, needed: Batch, first: Intervals) -> tuple[AnyModel, Batch, Intervals]:
-    """What `begin_channels` takes, without what only the host needs to know; arguments as of `begin_prediction`."""
+    """Returns the arguments of `begin_channels`, without data that only the host needs; see `begin_prediction`."""
     start, needed = model.start.shared(needed)
     first = jax.tree.map(lambda x: x[:, :1], first)
     return eqx.tree_at(lambda m: m.start, model, start), replace(needed, joint=False), first
 
 
 def count_increases(model: Model, solve: Solve, observe: Observe) -> Solve:
-    """A solve for the channels of a model, some of which are counted between rows, from one for its states.
+    """Turns a solve for the states of a model into one for its channels, if some are counted between rows.
 
-    **Arguments:** `solve`: gives what is wanted of a batch at some times. `observe`: `observe_increases` of a model, or
-    that of each member.
+    **Arguments:** `solve`: returns outputs of a batch at some times. `observe`: `observe_increases` of a model, or of
+    all members.
     """
     if not model.counts:
         return solve
@@ -286,9 +286,9 @@ def count_increases(model: Model, solve: Solve, observe: Observe) -> Solve:
         states, inputs = solve(batch, times), inputs_after(batch, times, model.solver.interpolation)
         us = np.zeros((*times.shape, 0)) if inputs is None else inputs
         fields_times = np.asarray(batch.origin)[:, None] + times
-        at: Moments = (fields_times[:, :count], states[..., :count, :], us[:, :count])
+        current: Moments = (fields_times[:, :count], states[..., :count, :], us[:, :count])
         before: Moments = (fields_times[:, count:], states[..., count:, :], us[:, count:])
-        return np.where(np.isnan(states[..., :count, :1]), np.nan, np.asarray(observe(at, before)))
+        return np.where(np.isnan(states[..., :count, :1]), np.nan, np.asarray(observe(current, before)))
 
     return counted
 
@@ -296,23 +296,26 @@ def count_increases(model: Model, solve: Solve, observe: Observe) -> Solve:
 def counts_from(
     rows: Float[np.ndarray, "trajectory row"], wanted: Float[np.ndarray, "trajectory wanted"]
 ) -> Float[np.ndarray, "trajectory wanted"]:
-    """The times from which counts are taken: at a row, the row before, and between rows, an interval earlier.
+    """Returns the times from which counts are taken: at a row, the row before; between rows, an interval earlier.
 
-    So a curve of counts passes through those of the rows. Beyond the last row, the last interval is the length; within
-    the first one, all since the first row is counted.
+    A curve of counts thus passes through those of the rows. Beyond the last row, counts cover the length of the last
+    interval; within the first interval, they start at the first row.
     """
-    found = np.minimum(wanted, rows[:, :1])
-    for begin, padded, times in zip(found, rows, wanted, strict=True):
-        own = np.unique(padded)
-        begin[:] = np.interp(times, own, np.append(own[:1], own[:-1]))
-        early, later = times < own[0], times > own[-1]
-        begin[early], begin[later] = times[early], times[later] - (own[-1] - own[-2] if len(own) > 1 else 0)
-    return found
+    begins = np.minimum(wanted, rows[:, :1])
+    for begin, padded, times in zip(begins, rows, wanted, strict=True):
+        distinct = np.unique(padded)
+        begin[:] = np.interp(times, distinct, np.append(distinct[:1], distinct[:-1]))
+        early, later = times < distinct[0], times > distinct[-1]
+        begin[early], begin[later] = (
+            times[early],
+            times[later] - (distinct[-1] - distinct[-2] if len(distinct) > 1 else 0),
+        )
+    return begins
 
 
 @jit_by_size
 def observe_increases(model: Model, at: Moments, before: Moments) -> Float[Array, "trajectory saved channel"]:
-    """Channels at some times, states and inputs, of which some are counted since others."""
+    """Computes channels at times, states and inputs; counted channels are counted since `before`."""
 
     def observe(t: Array, z: Array, u: Array, *before: Array) -> Array:
         return model.channels(t, z, u, model.totals(t, z, u) - model.totals(*before))
@@ -327,21 +330,21 @@ def outputs(
     states: Float[Array, "*rows state"],
     us: Float[AnyArray, "*rows input"],
 ) -> Float[Array, "*rows output"]:
-    """The channels at some times, states and inputs, followed by the hidden states if the channels are states.
+    """Returns the channels at times, states and inputs, followed by the hidden states if the channels are states.
 
-    If channels are counted between rows, which takes two moments, the states alone.
+    Returns only the states if channels are counted between rows, which takes two moments.
     """
     if isinstance(model.observation, MeasuredStates) or model.counts:
         return states
-    each = model.channels
+    channels = model.channels
     for _ in states.shape[:-1]:
-        each = jax.vmap(each)
-    return each(jnp.asarray(ts), states, jnp.asarray(us))
+        channels = jax.vmap(channels)
+    return channels(jnp.asarray(ts), states, jnp.asarray(us))
 
 
 @jit_by_size
 def begin_channels(model: Model, batch: Batch, first: Intervals) -> tuple[Array, Front]:
-    """Outputs at the starts of trajectories, and the front of the solve there."""
+    """Returns outputs at the starts of trajectories, and the front of the solve there."""
     problem = model.problem(batch, model.estimated_start(batch))
     front = model.solver.begin(problem, first)
     return outputs(model, batch.origin + batch.ts[:, 0], front.y, batch.us[:, 0]), front
@@ -351,7 +354,7 @@ def begin_channels(model: Model, batch: Batch, first: Intervals) -> tuple[Array,
 def advance_channels(
     model: Model, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
 ) -> tuple[Array, Front]:
-    """Outputs at the end of each interval, and the front of the solve there."""
+    """Returns outputs at the end of each interval, and the front of the solve there."""
     problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
     ys, front = model.solver.advance(problem, intervals, front)
     after = jnp.zeros((*ys.shape[:-1], 0), ys.dtype) if intervals.after is None else intervals.after
@@ -364,8 +367,8 @@ class Prediction:
 
     - `ys`: channels, shape `(trajectory, saved, state)`.
     - `lower`, `upper`: edges of bands, of the same shape; None for a single model.
-    - `hidden`: the hidden states in the order of `latent`, of an ensemble those of its first member, shape
-      `(trajectory, saved, hidden)`; None if there are none, or if the channels are a readout of the states.
+    - `hidden`: the hidden states in the order of `latent` (those of the first member of an ensemble), shape
+      `(trajectory, saved, hidden)`; None without hidden states, or if the channels are a readout of the states.
     """
 
     ys: Float[np.ndarray, "trajectory saved state"]
@@ -376,14 +379,14 @@ class Prediction:
 
 @runtime_checkable
 class StartsAt(Protocol):
-    """What makes a dataset of first rows, see `NeuralODE.starting_from`."""
+    """An object that makes a dataset of first rows, see `NeuralODE.starting_from`."""
 
     def starting_from(self, y0: GivenStates, ts: ArrayLike | None, u: GivenStates) -> Dataset: ...
 
 
 @runtime_checkable
 class Predicts(Protocol):
-    """What is read of a model or an ensemble."""
+    """The interface of models and ensembles used by `predicted_frame`."""
 
     @property
     def typical(self) -> StartsAt: ...
@@ -401,13 +404,15 @@ def predicted_frame(
     u: GivenStates = None,
     level: float = 0.9,
 ) -> "pandas.DataFrame":
-    """A data frame of a model's or an ensemble's predictions; see `Fit.predict_frame`."""
+    """Returns a data frame of the predictions of a model or an ensemble; see `Fit.predict_frame`."""
     if data is None:
         data, ts = model.typical.starting_from(y0, ts, u), None
-    found = model.bands(data, None if ts is None else np.asarray(ts, np.float64), level, earlier=True)
-    columns = columns_of(data.states, found.ys)
-    if found.lower is not None and found.upper is not None:
-        edges = columns_of(data.states, found.lower, "_lower") | columns_of(data.states, found.upper, "_upper")
+    prediction = model.bands(data, None if ts is None else np.asarray(ts, np.float64), level, earlier=True)
+    columns = columns_of(data.states, prediction.ys)
+    if prediction.lower is not None and prediction.upper is not None:
+        edges = columns_of(data.states, prediction.lower, "_lower") | columns_of(
+            data.states, prediction.upper, "_upper"
+        )
         columns = {
             name + end: (columns | edges)[name + end] for name in data.states for end in ("", "_lower", "_upper")
         }

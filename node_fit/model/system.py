@@ -1,4 +1,4 @@
-"""The names of a system's states, inputs and time, and conversions between the user's units and the solver's."""
+"""Names of a system's states, inputs and time, and conversions between the user's units and the solver's."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ from ..runtime.serialization import stored_as
 class System(eqx.Module):
     """The system that a vector field, a start or an observation belongs to.
 
-    A channel is a measured quantity. A state is a quantity that the ODE evolves. Usually each channel is a state, and
+    A channel is a measured quantity. A state is a quantity that the ODE evolves. Usually all channels are states, and
     the other states are hidden, that is, not measured. Otherwise the channels are a readout of the states.
 
     The solver works in scaled units, in which states, inputs and time are of order one.
@@ -60,7 +60,7 @@ class System(eqx.Module):
 
         - `scaler`: the scaler of the channels.
         - `channels`, `inputs`, `time`: names, as in the data.
-        - `hidden`: names or number of the states in excess of the channels. With `readout`, the number may be negative.
+        - `hidden`: names or number of the states in excess of the channels. With `readout`, the number can be negative.
         - `bounds`: bounds of hidden states, by name.
         - `readout`: whether the channels are a readout of the states, which are then named `z0`, `z1`, ...
         - `formulas`: the channels that are formulas of the states; the others are states.
@@ -87,8 +87,8 @@ class System(eqx.Module):
             raise ValueError(
                 f"the hidden state {duplicates[0]!r} has the name of a measured channel, input or the time; rename it."
             )
-        whole = scaler.extended([bounds.get(name, (None, None)) for name in extra], turns_of(extra, angles or {}))
-        return System(states, len(channels), len(channels), tuple(inputs), time, as_jax(whole))
+        extended = scaler.extended([bounds.get(name, (None, None)) for name in extra], turns_of(extra, angles or {}))
+        return System(states, len(channels), len(channels), tuple(inputs), time, as_jax(extended))
 
     @staticmethod
     def behind_formulas(
@@ -100,9 +100,9 @@ class System(eqx.Module):
         inputs: tuple[str, ...],
         time: str,
     ) -> "System":
-        """A system some of whose channels are formulas of the states, which are the other channels and the hidden ones.
+        """Makes a system with formulas for some channels; its states are the other channels and the hidden states.
 
-        **Raises:** `ValueError` if a formula is of no channel, hidden states have no names, or there is no state.
+        **Raises:** `ValueError` if a formula is not for a channel, hidden states have no names, or no state is left.
         """
         for name in formulas:
             if name not in channels:
@@ -117,14 +117,14 @@ class System(eqx.Module):
         states = (*direct, *extra)
         if not states:
             raise ValueError("all channels are formulas, so name the states: hidden=[x, y].")
-        own = blank_scaler(scaler).extended([bounds.get(name, (None, None)) for name in states])
-        at = np.array([list(channels).index(name) for name in direct], int)
-        shift, scale = np.array(own.state_shift), np.array(own.state_scale)
-        shift[: len(direct)], scale[: len(direct)] = scaler.state_shift[at], scaler.state_scale[at]
-        own = dataclasses.replace(own, state_shift=shift, state_scale=scale)
-        # The first measured values are those of the first states only where no formula stands between.
+        new_scaler = blank_scaler(scaler).extended([bounds.get(name, (None, None)) for name in states])
+        columns = np.array([list(channels).index(name) for name in direct], int)
+        shift, scale = np.array(new_scaler.state_shift), np.array(new_scaler.state_scale)
+        shift[: len(direct)], scale[: len(direct)] = scaler.state_shift[columns], scaler.state_scale[columns]
+        new_scaler = dataclasses.replace(new_scaler, state_shift=shift, state_scale=scale)
+        # The first channels are only the first states if they precede all formulas.
         measured = len(direct) if list(channels[: len(direct)]) == direct else 0
-        return System(states, measured, len(channels), inputs, time, as_jax(own))
+        return System(states, measured, len(channels), inputs, time, as_jax(new_scaler))
 
     def in_users_units(
         self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
@@ -158,20 +158,20 @@ class System(eqx.Module):
         return rates * columns_by_name(slope, y, s.bounds) * s.time_scale / s.state_scale
 
     def jumps(self, events: Events) -> Jumps:
-        """Events in scaled units, on the host.
+        """Converts events to scaled units, on the host.
 
-        **Raises:** `ValueError` if there is no such state, or a state with bounds jumps in a way that may leave them.
+        **Raises:** `ValueError` if a state is unknown, or a jump can take a state out of its bounds.
         """
         check_known_values("an event", events.states, self.states)
         s = self.scaler
         shape = (*events.factor.shape[:2], len(self.states))
         factor, shift = np.ones(shape), np.zeros(shape)
         for column, name in enumerate(events.states):
-            at = self.states.index(name)
-            bounds, scale, origin = s.bounds[at], float(s.state_scale[at]), float(s.state_shift[at])
+            index = self.states.index(name)
+            bounds, scale, origin = s.bounds[index], float(s.state_scale[index]), float(s.state_shift[index])
             times, plus = on_line(events.factor[..., column], events.shift[..., column], bounds, name)
             # On the line, y = scale * z + origin.
-            factor[..., at], shift[..., at] = times, ((times - 1) * origin + plus) / scale
+            factor[..., index], shift[..., index] = times, ((times - 1) * origin + plus) / scale
         return Jumps(factor, shift)
 
     def named(
@@ -182,26 +182,26 @@ class System(eqx.Module):
 
 
 def on_line(factor: np.ndarray, shift: np.ndarray, bounds: Bounds, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Factors and shifts of a state's map to the real line, which is that of its bounds.
+    """Converts factors and shifts of a state's jumps to the real line that its bounds are mapped to.
 
-    **Raises:** `ValueError` for a jump that is no such map, or leaves the bounds.
+    **Raises:** `ValueError` if a jump is not affine there, or leaves the bounds.
     """
     if bounds == (None, None):
         return factor, shift
-    none, sets = (factor == 1) & (shift == 0), factor == 0
-    scales = (factor > 0) & (shift == 0) & ~none
+    unchanged, sets = (factor == 1) & (shift == 0), factor == 0
+    scales = (factor > 0) & (shift == 0) & ~unchanged
     logarithmic = bounds[0] == 0 and bounds[1] is None
-    if not (none | sets | (scales & logarithmic)).all():
-        may = "set or multiply it" if logarithmic else "set it"
+    if not (unchanged | sets | (scales & logarithmic)).all():
+        hint = "set or multiply it" if logarithmic else "set it"
         raise ValueError(
-            f"an event adds to {name!r}, which is on a logarithmic scale or has bounds; {may}, or leave data.log and "
+            f"an event adds to {name!r}, which is on a logarithmic scale or has bounds; {hint}, or leave data.log and "
             "data.bounds out."
         )
     if not is_inside(shift[sets], bounds).all():
         raise ValueError(f"an event sets {name!r} to a value that is not within its bounds.")
-    moved = np.zeros(factor.shape)
-    moved[sets], moved[scales] = to_line(shift[sets], bounds), np.log(factor[scales])
-    return np.where(sets, 0.0, 1.0), moved
+    shifts = np.zeros(factor.shape)
+    shifts[sets], shifts[scales] = to_line(shift[sets], bounds), np.log(factor[scales])
+    return np.where(sets, 0.0, 1.0), shifts
 
 
 def as_jax(scaler: Scaler) -> Scaler:

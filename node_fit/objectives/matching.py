@@ -44,10 +44,10 @@ from .objective import (
     through_states,
 )
 
-# Of very many rows, this multiple of the points in use is smoothed, in pieces of this many rows.
+# With very many rows, the multiple of the used points that is smoothed, and number of rows in a piece.
 ENOUGH_ROWS, DERIVATIVE_PIECE = 4, 512
-# A residual that stands for "not solved": far above any real one (states are of order one), and small enough that a
-# line search in float32 can compare its square with others.
+# Residual of a failed solve: far above any real one (states are of order one), and small enough that a line search in
+# float32 can compare its square with others.
 UNSOLVED = 1e3
 # Initial steps at the usual tolerance, per time in which states move by a standard deviation.
 DENSITY, USUAL = 2.0, 1e-5
@@ -66,8 +66,8 @@ class Slopes(eqx.Module):
 class DerivativeMatching(AbstractLeastSquares):
     """Mean squared difference of the field and the derivatives of smoothing splines through the data.
 
-    The cheapest start of a fit (two-stage regression: Varah, SIAM J. Sci. Stat. Comput. 3, 1982). It is biased by
-    noise, so it comes before trajectory matching and does not replace it.
+    The cheapest initialization of a fit (two-stage regression: Varah, SIAM J. Sci. Stat. Comput. 3, 1982). It is biased
+    by noise, so it precedes trajectory matching and does not replace it.
 
     **Arguments:**
 
@@ -125,7 +125,7 @@ class DerivativeMatching(AbstractLeastSquares):
 
 
 def evenly(data: Dataset, most: int) -> Dataset:
-    """Pieces of trajectories, evenly spread, with about `most` rows in total; everything if there are fewer."""
+    """Selects evenly spread pieces of trajectories with about `most` rows in total; all data if they have fewer."""
     if data.lengths.sum() <= most:
         return data
     pieces = data.pieces(DERIVATIVE_PIECE, DERIVATIVE_PIECE)
@@ -134,32 +134,32 @@ def evenly(data: Dataset, most: int) -> Dataset:
     return cut(data, [pieces[index] for index in map(int, chosen)], [str(index) for index in chosen])
 
 
-# Parameters up to which steps that are solved at once are differentiated by each. The sensitivities to more of them are
-# too many states to be solved at once.
+# Maximum number of parameters for forward sensitivities of steps that are solved simultaneously; with more, the
+# sensitivities are too many states for that.
 MOST_PUSHED = 64
 
 
 class AbstractSimulation(AbstractLeastSquares):
-    """An objective with residuals of trajectories that are solved from `starts`, on the data that are `seen`."""
+    """An objective with residuals of trajectories solved from `starts`, on the data that are `seen`."""
 
     solver: eqx.AbstractVar[Solver]
 
     @abc.abstractmethod
     def seen(self, target: Target) -> tuple[Batch, Grid | None]:
-        """The part of the trajectories that counts at this point of the stage, and the held steps, if any."""
+        """Returns the part of the trajectories that counts at this point of the stage, and the held steps, if any."""
 
     @abc.abstractmethod
     def starts(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block state"]:
-        """Where the blocks (trajectories, or parts of them) start, in scaled units."""
+        """Returns the initial states of the blocks (trajectories, or parts of them), in scaled units."""
 
     @abc.abstractmethod
     def assemble(
         self, model: NeuralODE, auxiliary: PyTree, target: Target, states: Float[Array, "block time state"]
     ) -> Float[Array, "block row"]:
-        """The residuals of solved states."""
+        """Computes the residuals of solved states."""
 
     def problem(self, model: NeuralODE, auxiliary: PyTree, target: Target, batch: Batch) -> InitialValueProblem:
-        """What is solved, with a guess for steps that are solved at once."""
+        """Makes the initial value problem, with a guess for steps that are solved simultaneously."""
         problem = model.problem(batch, self.starts(model, auxiliary, target))
         if not self.solver.marches_together(problem.field, *problem.y0.shape):
             return problem
@@ -169,14 +169,14 @@ class AbstractSimulation(AbstractLeastSquares):
         return self.solved(model, auxiliary, target)
 
     def solved(self, model: NeuralODE, auxiliary: PyTree, target: Target, adjoint: Adjoint | None = None) -> Residuals:
-        """The residuals; `adjoint` in place of the solver's own."""
+        """Computes the residuals; `adjoint` replaces the solver's own."""
         batch, grid = self.seen(target)
         problem = self.problem(model, auxiliary, target, batch)
         if grid is None:
             solution, excess = self.solver.solve(problem, joint=batch.joint, adjoint=adjoint), 0.0
         else:
             solution = self.solver.solve_held(problem, grid, between_rows=batch.driven, adjoint=adjoint)
-            # A failed solve is counted; it does not lower the weight of the others.
+            # A failed solve is counted; it does not reduce the weight of the others.
             errors = jnp.where(solution.ok[:, None], solution.errors, 0)
             excess = errors.max() if self.solver.stepping == "held" else 0.0
         values = self.assemble(model, auxiliary, target, solution.ys)
@@ -193,8 +193,8 @@ class AbstractSimulation(AbstractLeastSquares):
         together = self.solver.marches_together(field, *y0.shape)
         pushed = together and (x.size <= MOST_PUSHED or self.solver.march == "parallel")
         if grid is None or has_stops(field) or pushed or self.solver.is_exponential:
-            # A loop that chooses its steps only has a forward-mode derivative, and so do the times of events; steps
-            # that are solved at once, or whose matrices depend on the parameters, have one for each parameter.
+            # An adaptive loop only has a forward-mode derivative, and so do the times of events; steps that are solved
+            # simultaneously, or with matrices that depend on the parameters, have one for each parameter.
             return forward(lambda x: self.solved(*build(x), target, "forward"), x)
         count = y0.shape[1]
         s0 = jax.jacfwd(starts)(x).reshape(y0.shape[0], -1)
@@ -210,7 +210,7 @@ class AbstractSimulation(AbstractLeastSquares):
         ys = self.solver.solve_held(problem, grid, between_rows=batch.driven).ys
         states, moved = ys[..., :count], ys[..., count:].reshape(*ys.shape[:2], count, x.size)
         failed = (~jnp.isfinite(states).all(axis=(1, 2))).sum(dtype=jnp.int32)
-        # Where nothing was solved, the residual is constant.
+        # The residual of a failed solve is constant.
         moved = jnp.where(jnp.isfinite(states)[..., None] & jnp.isfinite(moved), moved, 0)
 
         def assemble(x: Array, states: Array) -> Array:
@@ -229,7 +229,7 @@ class AbstractSimulation(AbstractLeastSquares):
         errors = self.solver.step_errors(problem, grid, between_rows=batch.driven)
         if batch.driven:
             return errors
-        # Steps that are not in use yet have no error estimate, and stay as they are.
+        # Unused steps have no error estimate and remain unchanged.
         whole = stretch(target.grid, batch.ts)
         beyond = jnp.diff(grid, axis=1) < jnp.diff(whole, axis=1)
         return jnp.where(beyond, ERROR_SAFETY**self.solver.error_order, errors)
@@ -239,7 +239,7 @@ class AbstractSimulation(AbstractLeastSquares):
         return self.solver if self.solver.stepping == "held" else None
 
     def steps_for(self, batch: Batch) -> Shares | None:
-        """Equal steps, in a number that the data alone determine, so that every seed runs the same compiled program."""
+        """Makes equal steps; only the data determine their number, so that all seeds share a compiled program."""
         ts = np.asarray(batch.ts)
         if not self.solver.takes_given_steps:
             return None
@@ -256,7 +256,7 @@ class AbstractSimulation(AbstractLeastSquares):
 
 
 def simulation_nodes(target: Target, batch: Batch) -> Grid | None:
-    """The held steps, in the batch's times or, between rows, as fractions."""
+    """Returns the held steps, in the batch's times or, between rows, as fractions."""
     return target.grid if target.grid is None or batch.driven else stretch(target.grid, batch.ts)
 
 
@@ -266,44 +266,44 @@ def misfit(
     states: Float[Array, "block time state"],
     loss: AbstractResidualLoss = LEAST_SQUARES,
 ) -> Float[Array, "block time channel"]:
-    """Observed states less measured ones, weighted by what is known of the noise; angles the shorter way around.
+    """Computes residuals: observed minus measured states, weighted by the known noise, with angles wrapped.
 
-    Large ones are as much smaller as the loss says. A state that was not solved for counts as far off.
+    A robust loss shrinks large residuals. A failed state has the unweighted residual `UNSOLVED`.
     """
     solved = jnp.isfinite(states)
     # Keep values that are not finite away from the observation and its gradient.
     channels = model.observe(jnp.where(solved, states, 0), batch)
-    whole = solved.all(axis=2, keepdims=True)
-    difference = jnp.where(whole, channels - model.scaler.near(batch.ys, channels), UNSOLVED)
-    found = jnp.where(batch.mask, batch.weighted(difference), 0)
+    is_whole = solved.all(axis=2, keepdims=True)
+    difference = jnp.where(is_whole, channels - model.scaler.near(batch.ys, channels), UNSOLVED)
+    weighted = jnp.where(batch.mask, batch.weighted(difference), 0)
     if batch.deviation is None:
-        return found
-    return jnp.where(whole, found * loss.factor(found / batch.deviation), found)
+        return weighted
+    return jnp.where(is_whole, weighted * loss.factor(weighted / batch.deviation), weighted)
 
 
 def misfit_rows(
     model: NeuralODE, batch: Batch, states: Float[Array, "block time state"], loss: AbstractLikelihood
 ) -> Float[Array, "block row"]:
-    """The residuals of a likelihood, the sum of whose squares is twice its negative logarithm and a constant, in the
-    unit of the batch's `deviation`; without a noise model, those of `misfit`."""
+    """Computes the residuals of a likelihood, in the unit of the batch's `deviation`; their sum of squares is twice its
+    negative logarithm plus a constant. Without a noise model, returns those of `misfit`."""
     if model.noise is None:
         assert isinstance(loss, AbstractResidualLoss)
         return rows_of_batch(misfit(model, batch, states, loss))
     solved = jnp.isfinite(states)
-    whole = solved.all(axis=2, keepdims=True)
+    is_whole = solved.all(axis=2, keepdims=True)
     at = model.predictors(jnp.where(solved, states, 0), batch, counts=loss.is_count)
     rows = loss.all_rows(at, has_scale=model.noise.has_formulas)
     far = [UNSOLVED, *[0.0] * (len(rows) - 1)]
-    seen = [jnp.where(batch.mask, jnp.where(whole, row, off), 0) for row, off in zip(rows, far, strict=True)]
+    seen = [jnp.where(batch.mask, jnp.where(is_whole, row, off), 0) for row, off in zip(rows, far, strict=True)]
     unit = jnp.asarray(1.0 if batch.deviation is None else batch.deviation)
     return jnp.concatenate([rows_of_batch(unit * row) for row in seen], axis=1)
 
 
 def with_deviation(batch: Batch, data: Dataset, model: NeuralODE, loss: AbstractLikelihood) -> Batch:
-    """The batch with the standard deviations of its residuals, if the loss needs them; of a noise model, the unit of
+    """Adds the standard deviations of the residuals to a batch, if the loss needs them; with a noise model, the unit of
     its rows.
 
-    **Raises:** `ValueError` if the noise of a state is not known and can't be estimated.
+    **Raises:** `ValueError` if the noise of a state is unknown and can't be estimated.
     """
     if not loss.robust and model.noise is None:
         return batch
@@ -312,9 +312,9 @@ def with_deviation(batch: Batch, data: Dataset, model: NeuralODE, loss: Abstract
     if model.noise is not None:
         unit = likelihood_unit(model.scaler.marked(counted), model.scaler)
         return replace(batch, deviation=np.full((len(batch.ys), 1, len(model.states)), unit))
-    found = typical_residuals(model.scaler.marked(counted), model.scaler)
-    shape = (len(batch.ys), 1, len(found))
-    return replace(batch, deviation=np.broadcast_to(found, shape).astype(np.float64))
+    deviations = typical_residuals(model.scaler.marked(counted), model.scaler)
+    shape = (len(batch.ys), 1, len(deviations))
+    return replace(batch, deviation=np.broadcast_to(deviations, shape).astype(np.float64))
 
 
 def rows_of_batch(values: Float[Array, "block ..."]) -> Float[Array, "block row"]:
@@ -324,21 +324,21 @@ def rows_of_batch(values: Float[Array, "block ..."]) -> Float[Array, "block row"
 class TrajectoryMatching(AbstractSimulation):
     """Mean squared residual of simulated trajectories, over the measured values, in scaled units.
 
-    A trajectory that can't be solved counts as far off where it broke, so the loss stays finite.
+    A failed simulation has large residuals after its failure, so the loss stays finite.
 
     **Arguments:**
 
     - `penalty`: penalties on the field and its weights.
-    - `solver`: the solver in training, which may be looser than the model's own.
-    - `window`, `stride`: rows of the windows into which trajectories are cut, and between the first rows of two windows
-      (half a window if absent). Short solves are cheap and their gradients do not vanish, but they do not show how
-      errors grow over a long record.
+    - `solver`: the solver for training; its tolerances can be looser than the model's own.
+    - `window`, `stride`: number of rows in the windows that trajectories are cut into, and between the first rows of
+      two windows (half a window if absent). Short solves are cheap and their gradients do not vanish, but they do not
+      reveal how errors grow over a long record.
     - `horizon`: the initial fraction of each trajectory's time that counts; it grows to 1, chunk by chunk.
     - `residual_loss`: the likelihood: `Squares`, `Huber`, `StudentT`, `Poisson` or `NegativeBinomial`.
-    - `warm_up`: rows at the beginning of a window that do not count, in which an error of the start settles; for starts
-      with as many rows of `washout`.
+    - `warm_up`: number of rows at the beginning of a window that do not count, over which an error of the initial state
+      decays; for starts with the same number of rows of `washout`.
 
-    **Raises:** `ValueError` if a number is out of range, or the start rule can't give the starts of windows.
+    **Raises:** `ValueError` if a number is out of range, or the start rule can't initialize windows.
     """
 
     penalty: Penalty = eqx.field(default_factory=Penalty)
@@ -369,7 +369,7 @@ class TrajectoryMatching(AbstractSimulation):
                     "window needs a start that can be read from any window, start=encoder, or start=first without a "
                     "known start of a hidden state (start.absent); or fit whole trajectories with window=null."
                 )
-            # The rows from which a start is read come before a window.
+            # The rows that determine an initial state precede a window.
             before = max(model.start.past - 1, 0) + self.warm_up
             data = data.windows(self.window + before, self.stride or max(self.window // 2, 1))
             if self.warm_up:
@@ -438,9 +438,9 @@ class Segments(eqx.Module):
 
 
 class MultipleShooting(AbstractSimulation):
-    """Mean squared residual of short segments, solved in parallel, with a penalty on the gaps between them that grows.
+    """Mean squared residual of short segments, solved in parallel, with a growing penalty on the gaps between them.
 
-    Short solves can't diverge far, their gradients do not vanish, and the starts of segments smooth the data (Bock,
+    Short solves can't diverge far, their gradients do not vanish, and segments' initial states smooth the data (Bock,
     "Numerical treatment of inverse problems in chemical reaction kinetics", 1981). The result still has gaps, so a
     stage on whole trajectories should follow.
 
@@ -486,7 +486,7 @@ class MultipleShooting(AbstractSimulation):
         follows = np.append(row[1:] == row[:-1], False)
         after = np.where(follows, np.minimum(numbers + 1, numbers[-1]), numbers).astype(np.int32)
         return Segments(
-            # The start of a trajectory's first segment is read from the rows before it; the others are trained.
+            # Preceding rows determine the initial state of a trajectory's first segment; the others are trained.
             batch=eqx.tree_at(lambda b: (b.index, b.past), batch, (row, past[row])),
             opens=np.append(True, row[1:] != row[:-1]),
             next=after,
@@ -546,11 +546,11 @@ class MultipleShooting(AbstractSimulation):
 def guess(
     data: Dataset, model: NeuralODE, row: np.ndarray, begin: np.ndarray, batch: Batch
 ) -> Float[np.ndarray, "segment state"]:
-    """States at the segments' first rows: smoothed measurements where possible, 0 for hidden states."""
-    found = np.zeros((len(row), len(model.latent)))
+    """Guesses the states at the segments' first rows: smoothed measurements if possible, 0 for hidden states."""
+    states = np.zeros((len(row), len(model.latent)))
     count = len(data.states) if model.latent[: len(data.states)] == data.states else 0
     known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
     smoothed, _ = smooth(model.scaler.scale_times(data.ts), known)
     at_begin = smoothed[row, begin]
-    found[:, :count] = np.where(np.isfinite(at_begin), at_begin, batch.first)[:, :count]
-    return found
+    states[:, :count] = np.where(np.isfinite(at_begin), at_begin, batch.first)[:, :count]
+    return states

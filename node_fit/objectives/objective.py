@@ -29,12 +29,12 @@ Weight = Number | None
 
 
 class Penalty(eqx.Module):
-    """Penalties on a field and its weights; each argument is the factor of a penalty, None or a ridge of 0 for none.
+    """Penalties on a field and its weights; arguments are the factors of penalties, None or a ridge of 0 for none.
 
     **Arguments:**
 
     - `ridge`: factor of the sum of squared weights of the networks in the field and in an encoder, added to the sum of
-      squared residuals. This is a Gaussian prior, which matters less the more data there are. Constants of known
+      squared residuals. This is a Gaussian prior, whose influence decreases with more data. Constants of known
       equations and linear paths are not penalised.
     - `smoothness`: factor of the mean square of the field's derivatives with respect to the state, added to the mean
       squared residual.
@@ -42,9 +42,9 @@ class Penalty(eqx.Module):
       2020).
     - `physics`: factor of the mean square of the network's correction to known equations (`Hybrid`).
 
-    Means are over the points of the trajectories, in scaled units. In `fit`, `ridge="auto"` chooses the weight with
-    which a fit to the beginnings of the trajectories best predicts their ends, if the measured values are few and fewer
-    than the weights; beside a linear model, the validation data choose; otherwise it is 0.
+    Means are over the points of the trajectories, in scaled units. In `fit`, if the measured values are few and fewer
+    than the weights, `ridge="auto"` chooses the factor with which a fit to the beginnings of the trajectories best
+    predicts their ends. With a parallel linear model, the validation data choose; otherwise it is 0.
 
     **Raises:** `ValueError` if a factor is negative or not finite.
     """
@@ -62,19 +62,19 @@ class Penalty(eqx.Module):
                 raise ValueError(f"{name} must be finite and not negative, got {weight}.")
 
     def of_weights(self, parts: PyTree) -> Float[Array, ""]:
-        """The weighted sum of the squared weights of a model's field and start."""
+        """Computes the weighted sum of the squared weights of a model's field and start."""
         assert not isinstance(self.ridge, str)
         return self.ridge * sum(((leaf**2).sum() for leaf in network_weights(parts)), jnp.zeros(()))
 
     def prior(self, parts: PyTree) -> PyTree:
-        """The weight of each parameter's square in `of_weights`, in the structure of `parts`."""
+        """Returns the weight of each parameter's square in `of_weights`, in the structure of `parts`."""
         ones = jax.tree.map(jnp.ones_like, parts)
         return jax.grad(lambda parts: self.of_weights(parts) / 2)(ones)
 
     def along(
         self, field: VectorField, batch: Batch, states: Float[Array, "block time state"]
     ) -> Float[Array, "block row"]:
-        """The residuals along solved trajectories; arguments as in `residuals`."""
+        """Computes the residuals along solved trajectories; arguments as in `residuals`."""
         solved = jnp.isfinite(states)
         seen = solved.all(axis=2) & batch.mask.any(axis=2)
         points = (jnp.asarray(batch.times), jnp.where(solved, states, 0), jnp.asarray(batch.us))
@@ -89,27 +89,27 @@ class Penalty(eqx.Module):
         counts: Bool[Array, "block point"],
         total: Int[Array, ""],
     ) -> Float[Array, "block row"]:
-        """Residuals whose squares sum to the weighted means, times `total`.
+        """Computes residuals whose squares sum to the weighted means, times `total`.
 
         **Arguments:**
 
         - `field`: the vector field.
         - `points`: times, states and inputs.
         - `counts`: which points count.
-        - `total`: number of measured values, by which the sum of squares is divided.
+        - `total`: number of measured values, which divides the sum of squares.
         """
         kind = points[1].dtype
         parts = [(w, f) for w, f in self.pointwise(field) if w is not None]
         rows = [jnp.zeros((counts.shape[0], 0), kind)]
         number = jnp.maximum(counts.sum(), 1).astype(kind)
         for weight, function in parts:
-            found = jax.vmap(jax.vmap(function))(*points)
-            found = jnp.where(counts[..., None], found, 0) * jnp.sqrt(weight * total / number).astype(kind)
-            rows.append(found.reshape(found.shape[0], -1))
+            penalised = jax.vmap(jax.vmap(function))(*points)
+            penalised = jnp.where(counts[..., None], penalised, 0) * jnp.sqrt(weight * total / number).astype(kind)
+            rows.append(penalised.reshape(penalised.shape[0], -1))
         return jnp.concatenate(rows, axis=1)
 
     def pointwise(self, field: VectorField) -> list[tuple[Weight, VectorField]]:
-        """Pairs of a factor and the function that it penalises, of time, state and inputs."""
+        """Returns pairs of a factor and the function of time, state and inputs that it penalises."""
 
         def slopes(t: Array, y: Array, u: Array) -> Array:
             return jax.jacfwd(field, argnums=1)(t, y, u).reshape(-1)
@@ -123,12 +123,12 @@ class Penalty(eqx.Module):
 
 
 class Residuals(eqx.Module):
-    """Residuals, whose squares are summed.
+    """The residuals of a sum of squares.
 
     - `values`: one row for each block of data.
     - `count`: number of measured values.
     - `failed`: number of failed solves.
-    - `excess`: the largest error of a held step, relative to its tolerance; 0 if there is no estimate.
+    - `excess`: the maximum error of a held step, relative to its tolerance; 0 without an estimate.
     """
 
     values: Float[Array, "block row"]
@@ -142,23 +142,23 @@ Jacobian = Float[Array, "residual parameter"]
 
 
 def forward(residuals: Callable[[Vector], Residuals], x: Vector) -> tuple[Residuals, Jacobian]:
-    """Residuals and their Jacobian in forward mode, one pass per parameter."""
+    """Computes residuals and their Jacobian in forward mode, one pass per parameter."""
 
     def with_values(x: Vector) -> tuple[Array, Residuals]:
-        found = residuals(x)
-        return found.values.reshape(-1), found
+        result = residuals(x)
+        return result.values.reshape(-1), result
 
-    jacobian, found = jax.jacfwd(with_values, has_aux=True)(x)
-    return found, jacobian
+    jacobian, evaluated = jax.jacfwd(with_values, has_aux=True)(x)
+    return evaluated, jacobian
 
 
 def push_forward(residuals: Callable[[Vector], Residuals], x: Vector, direction: Vector) -> Float[Array, "block row"]:
-    """The derivative of residuals along a direction."""
+    """Computes the derivative of residuals along a direction."""
     return jax.jvp(lambda x: residuals(x).values, (x,), (direction,))[1]
 
 
 def sensitive(field_of: Callable[[Vector], VectorField], x: Vector, states: int) -> VectorField:
-    """The field of states and their sensitivities to the parameters, `S' = df/dy S + df/dx`.
+    """Makes the field of states and their sensitivities to the parameters, `S' = df/dy S + df/dx`.
 
     The derivatives of the field take one reverse pass per state, whatever the number of parameters
     (Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section I.14).
@@ -187,7 +187,7 @@ def through_states(
     states: Float[Array, "block time state"],
     sensitivities: Float[Array, "block time state parameter"],
 ) -> tuple[Float[Array, "block row"], Jacobian]:
-    """Values that depend on the parameters through solved states and directly, and their derivatives."""
+    """Computes values that depend on the parameters directly and through solved states, and their derivatives."""
 
     def column(direction: Array, moved: Array) -> Array:
         return jax.jvp(assemble, (x, states), (direction, moved))[1].reshape(-1)
@@ -207,12 +207,11 @@ class Target(eqx.Module):
     """The data that an objective compares the model with.
 
     - `batch`: the result of `prepare`.
-    - `grid`: held steps, as fractions of a trajectory's time or, between rows, of every interval; None if there are
-      none.
+    - `grid`: held steps, as fractions of a trajectory's time or, between rows, of every interval; None without any.
     - `progress`: from 0 to 1 over a stage, for objectives that grow; constant within a chunk.
     - `error_limit`: if the error of held steps exceeds this multiple of the tolerance, the loss counts as infinite, so
       that no line search profits from it.
-    - `share`: what part of all data the batch is, so that a prior counts once in all of them.
+    - `share`: the batch's fraction of all data, so that a prior counts once in total.
     """
 
     batch: PyTree
@@ -222,22 +221,22 @@ class Target(eqx.Module):
     share: Float[AnyArray, ""] | float = 1.0
 
     def limited(self, values: Array, excess: Float[Array, ""] | float) -> Array:
-        """Values, infinite where the error of held steps exceeds its limit."""
-        if self.error_limit is math.inf:  # Then a program need not compute the errors.
+        """Returns the values, or infinity if the error of held steps exceeds its limit."""
+        if self.error_limit is math.inf:  # Then a program does not compute the errors.
             return values
         return jnp.where(excess > self.error_limit, jnp.inf, values)
 
 
-# Builds the model and the objective's auxiliary variables from a vector of all that is trained.
+# Builds the model and the objective's auxiliary variables from a vector of all trained variables.
 Build = Callable[[Vector], tuple[NeuralODE, PyTree]]
 
 
 class AbstractObjective(eqx.Module):
-    """A number to minimise, from a model and data.
+    """A scalar function of a model and data, to be minimised.
 
-    A sweep may change the float fields of an objective without a new compilation. An objective that is a sum of squares
+    A sweep can change the float fields of an objective without recompilation. An objective that is a sum of squares
     also has `residuals`, which Levenberg-Marquardt needs. One that solves trajectories over held steps has `first_grid`
-    and `step_errors`. For a plain function, use `CustomLoss`. An objective of your own needs `prepare` and `loss`:
+    and `step_errors`. For a plain function, use `CustomLoss`. A custom objective needs `prepare` and `loss`:
 
     ```python
     class AbsoluteError(node_fit.AbstractObjective):
@@ -257,16 +256,16 @@ class AbstractObjective(eqx.Module):
     """
 
     def why_not(self, model: NeuralODE, facts: Facts) -> str | None:
-        """Why a stage with this objective does not apply, in words for the log; None if it does."""
+        """Explains for the log why a stage with this objective does not apply; None if it does."""
         return None
 
     @abc.abstractmethod
     def prepare(self, data: Dataset, model: NeuralODE) -> PyTree:
-        """The data as arrays on the host, with a leading axis from which minibatches are drawn."""
+        """Converts the data to arrays on the host; minibatches are drawn along the leading axis."""
 
     @abc.abstractmethod
     def loss(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Loss:
-        """The value of the objective, as a pure function of arrays.
+        """Computes the value of the objective, as a pure function of arrays.
 
         **Arguments:**
 
@@ -276,21 +275,21 @@ class AbstractObjective(eqx.Module):
         """
 
     def initial_auxiliary(self, model: NeuralODE, batch: PyTree) -> PyTree:
-        """Initial values of the objective's own variables, which are trained too, on the host; None if it has none."""
+        """Returns initial values of the objective's own trained variables, on the host; None if it has none."""
         return None
 
     def resample(self, count: int, seed: int | None) -> Int[np.ndarray, " row"] | None:
-        """Indices of the rows from `prepare` that a member sees, drawn with replacement; None for each row once."""
+        """Samples the row indices of a member with replacement, for the rows of `prepare`; None for each row once."""
         return None if seed is None else np.random.default_rng(seed).integers(count, size=count)
 
     def on_whole_trajectories(self) -> "AbstractObjective | None":
-        """The same objective on whole trajectories, if this one uses windows; None if it does not."""
+        """Returns the same objective on whole trajectories if this one uses windows, else None."""
         return None
 
     def why_no_likelihood(self) -> str | None:
-        """Why its minimum has no intervals, in words; None if it has: it is the likelihood of measurements.
+        """Explains why the minimum has no intervals; None if it has, as the likelihood of measurements.
 
-        One with intervals is an `AbstractSimulation` whose `residual_loss` says how much large residuals count.
+        An objective with intervals is an `AbstractSimulation` whose `residual_loss` weights large residuals.
         """
         return f"minimises {type(self).__name__}, which is no likelihood of trajectories"
 
@@ -310,7 +309,7 @@ class AbstractObjective(eqx.Module):
         return None
 
     def first_grid(self, batch: PyTree) -> Shares | None:
-        """The initial grid of held steps; None if there are none."""
+        """Makes the initial grid of held steps; None without any."""
         return None
 
     def steps_between_rows(self, batch: PyTree) -> bool:
@@ -318,45 +317,45 @@ class AbstractObjective(eqx.Module):
         return False
 
     def step_errors(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block step"]:
-        """The estimated error of each held step, relative to its tolerance."""
+        """Estimates the error of each held step, relative to its tolerance."""
         raise ValueError(f"{type(self).__name__} has no held steps.")
 
     def residuals(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Residuals:
-        """The residuals, whose squares are summed.
+        """Computes the residuals of the sum of squares.
 
         **Raises:** `ValueError` if the objective is not a sum of squares.
         """
         raise ValueError(f"{type(self).__name__} is not a sum of squares, which this optimizer needs; use lbfgs.")
 
     def linearised(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
-        """The residuals, and their derivatives with respect to the parameters.
+        """Computes the residuals, and their derivatives with respect to the parameters.
 
         **Arguments:**
 
-        - `build`: builds the model and the objective's own variables from a vector of all that is trained.
+        - `build`: builds the model and the objective's own variables from a vector of all trained variables.
         - `x`: that vector.
         """
         return forward(lambda x: self.residuals(*build(x), target), x)
 
     def pushed(self, build: Build, x: Vector, direction: Vector, target: Target) -> Float[Array, "block row"]:
-        """The derivative of the residuals along a direction in the space of all that is trained."""
+        """Computes the derivative of the residuals along a direction in the space of all trained variables."""
         return push_forward(lambda x: self.residuals(*build(x), target), x, direction)
 
     def prior(self, parts: PyTree) -> PyTree:
-        """The weight of each parameter's square in the sum of squares, in the structure of `parts`."""
+        """Returns the weight of each parameter's square in the sum of squares, in the structure of `parts`."""
         return jax.tree.map(jnp.zeros_like, parts)
 
 
 class AbstractLeastSquares(AbstractObjective):
-    """An objective that is a sum of squares over the number of measured values, with a prior on weights."""
+    """An objective that is a sum of squares divided by the number of measured values, with a prior on weights."""
 
     penalty: eqx.AbstractVar[Penalty]
 
     def loss(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Loss:
-        found = self.residuals(model, auxiliary, target)
-        weights = self.penalty.of_weights((model.field, model.start)).astype(found.values.dtype)
-        value = ((found.values**2).sum() + weights * target.share) / found.count
-        return Loss(target.limited(value, found.excess), found.failed)
+        residuals = self.residuals(model, auxiliary, target)
+        weights = self.penalty.of_weights((model.field, model.start)).astype(residuals.values.dtype)
+        value = ((residuals.values**2).sum() + weights * target.share) / residuals.count
+        return Loss(target.limited(value, residuals.excess), residuals.failed)
 
     def prior(self, parts: PyTree) -> PyTree:
         return self.penalty.prior(parts)
@@ -367,12 +366,12 @@ def measured_count(mask: Bool[AnyArray, "..."], dtype: DTypeLike) -> Float[Array
 
 
 def masked_mean(values: Float[AnyArray, "..."], mask: Bool[AnyArray, "..."]) -> Float[Array, ""]:
-    """Mean of `values` where `mask` holds; neither value nor gradient sees the rest."""
+    """Computes the mean of `values` where `mask` holds; other values affect neither the mean nor its gradient."""
     return jnp.where(mask, values, 0).sum() / measured_count(mask, values.dtype)
 
 
 class CustomLoss(AbstractObjective):
-    """A function `loss(model, batch)` that returns a scalar, as an objective.
+    """An objective from a function `loss(model, batch)` that returns a scalar.
 
     ```python
     def absolute_error(model, batch):
@@ -410,7 +409,7 @@ class CustomLoss(AbstractObjective):
 def as_objective(given: object) -> AbstractObjective:
     """Converts a plain function of a model and a batch to a `CustomLoss`; returns objectives unchanged.
 
-    **Raises:** `ValueError` that says what to pass.
+    **Raises:** `ValueError` with the accepted values.
     """
     if isinstance(given, AbstractObjective):
         return given

@@ -1,4 +1,4 @@
-"""Optimizers that need the gradient alone: L-BFGS with its line searches, Adam, and any Optax transformation.
+"""Optimizers that need only the gradient: L-BFGS with its line searches, Adam, and any Optax transformation.
 
 Optax's line searches call the objective at several places inside an update. JAX then traces and compiles the solve and
 its gradient several times, and under `vmap`, all members wait for the slowest search. In `LBFGS`, the search is
@@ -33,7 +33,7 @@ class Pairs(NamedTuple):
     - `inverse`: inverse of the matrix of products of each step with its own and all later changes; zero in slots
       without a pair. In order of time, it is triangular, so its entries do not depend on later or dropped pairs.
     - `curvature`: product of each step with its own change.
-    - `scale`: curvature of the newest pair divided by the square of its change; 0 if there is no pair.
+    - `scale`: curvature of the newest pair divided by the square of its change; 0 without a pair.
     - `slot`: slot of the next pair.
     """
 
@@ -46,7 +46,7 @@ class Pairs(NamedTuple):
 
 
 def no_pairs(memory: int, x: Float[Array, " parameter"]) -> Pairs:
-    """An empty memory with `memory` slots for pairs of vectors like `x`."""
+    """Makes an empty memory with `memory` slots for pairs of vectors like `x`."""
     rows, numbers = jnp.zeros((memory, x.size), x.dtype), jnp.zeros((memory, memory), x.dtype)
     return Pairs(rows, rows, numbers, numbers[0], numbers[0, 0], jnp.zeros((), jnp.int32))
 
@@ -83,16 +83,16 @@ def remember(
 
 
 def newton_direction(pairs: Pairs, gradient: Float[Array, " parameter"]) -> Float[Array, " parameter"]:
-    """L-BFGS's inverse Hessian times a gradient; without pairs, the gradient, scaled down to a norm of at most 1.
+    """Applies the L-BFGS inverse Hessian to a gradient; without pairs, scales it down to a norm of at most 1.
 
     Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices and their use in limited memory methods, Math.
     Program. 63, 1994, theorem 2.2, evaluated in the order of the two loops of Nocedal and Wright, algorithm 7.4.
     """
     scale = jnp.where(pairs.scale > 0, pairs.scale, 1 / jnp.maximum(jnp.linalg.norm(gradient), 1))
     weights = product(pairs.inverse, product(pairs.steps, gradient))
-    rest = scale * (gradient - product(weights, pairs.changes))
-    missing = pairs.curvature * weights - product(pairs.changes, rest)
-    return rest + product(product(missing, pairs.inverse), pairs.steps)
+    remainder = scale * (gradient - product(weights, pairs.changes))
+    missing = pairs.curvature * weights - product(pairs.changes, remainder)
+    return remainder + product(product(missing, pairs.inverse), pairs.steps)
 
 
 def product(a: Array, b: Array) -> Array:
@@ -104,9 +104,9 @@ def product(a: Array, b: Array) -> Array:
 # (Nocedal and Wright, Numerical Optimization, 2006, section 3.1).
 DECREASE = 1e-4
 CURVATURE = 0.9
-# The step grows by this factor while the slope is still negative.
+# Growth factor of the step while the slope is still negative.
 STEP_GROWTH = 2.5
-# A trial stays this fraction of the interval away from its ends.
+# Minimum distance of a trial from the ends of the interval, as a fraction of it.
 MARGIN = 0.1
 
 
@@ -121,7 +121,7 @@ class TrialPoint(NamedTuple):
 class Line(NamedTuple):
     """The state of the search on one line.
 
-    - `point`, `gradient`: the last accepted point, where the line starts, and the gradient there, as flat vectors.
+    - `point`, `gradient`: the last accepted point, which is the start of the line, and its gradient, as flat vectors.
     - `direction`: the search direction.
     - `start`: the start as a trial of step 0; its value is infinite before the first line.
     - `low`, `low_gradient`: the best trial with sufficient decrease, and the gradient there.
@@ -176,7 +176,7 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
         trial = TrialPoint(old.step, jnp.where(finite, value, jnp.inf), gradient @ old.direction)
         # Before the first evaluation there is no line, and the start is accepted as it is.
         opening = jnp.isinf(old.start.value) & finite
-        # A step that rounding cancels does not count, whatever its value.
+        # A step that rounding cancels does not count, regardless of its value.
         moves = (x != old.point).any()
         accepted = opening | (finite & moves & satisfies_wolfe(trial, old.start))
         low, high, moved = narrow(old, trial, finite)
@@ -308,7 +308,7 @@ def select_state(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
-# Consecutive search lines without a lower value before giving up. The second line is along the gradient itself.
+# Number of consecutive search lines without a lower value before giving up. The second line follows the gradient.
 HOPELESS_SEARCHES = 2
 LineSearch = Literal["zoom", "backtracking"]
 
@@ -437,7 +437,7 @@ class Adam(AbstractGradientOptimizer):
         return jnp.zeros((), bool)
 
 
-# Optimizers by their names on the command line.
+# Optimizers by their command-line names.
 OPTIMIZERS = {"lbfgs": LBFGS(), "adam": Adam(), "adamw": Adam(weight_decay=1e-3), "lm": LevenbergMarquardt()}
 
 
@@ -479,8 +479,8 @@ class Optax(AbstractGradientOptimizer):
         return forget_value(state)
 
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
-        found = [x for _, x in optax.tree.get_all_with_path(state, "learning_rate")]
-        return jnp.asarray(found[-1] if found else jnp.nan)
+        rates = [x for _, x in optax.tree.get_all_with_path(state, "learning_rate")]
+        return jnp.asarray(rates[-1] if rates else jnp.nan)
 
 
 def has_memory(state: PyTree) -> bool:
@@ -489,9 +489,9 @@ def has_memory(state: PyTree) -> bool:
 
 
 def as_optimizer(given: object) -> AbstractOptimizer:
-    """The optimizer of a name, an optimizer as it is, or a bare Optax transformation wrapped in `Optax`.
+    """Converts a name to its optimizer and wraps a bare Optax transformation; returns an optimizer unchanged.
 
-    **Raises:** `ValueError` for anything else; it says what to pass.
+    **Raises:** `ValueError` with the accepted values for anything else.
     """
     if isinstance(given, AbstractOptimizer):
         return given

@@ -19,11 +19,11 @@ from .optimizer import AbstractOptimizer, LeastSquaresLoss, Linearised, LossFunc
 
 Vector = Float[Array, " parameter"]
 Form = Literal["auto", "dense", "cg"]
-# A step is accepted if the sum of squares falls by at least this fraction of the predicted decrease.
+# Minimum decrease of the sum of squares for accepting a step, as a fraction of the predicted decrease.
 SUFFICIENT = 1e-4
 # The optimizer is stuck after this many consecutive steps whose relative decrease is below `STALLED_CG`.
 STALLED, STALLED_CG = 5, 1e-4
-# Parameters above this count in units of their size: those of networks and most constants are of order one.
+# Magnitude above which a parameter is scaled by its size: those of networks and most constants are of order one.
 LARGE_PARAMETER = 10.0
 # Maximum correction by the curvature, relative to the step (Transtrum and Sethna 2012).
 CURVED = 0.75
@@ -60,13 +60,13 @@ class LevenbergMarquardt(AbstractOptimizer):
     """Levenberg-Marquardt (Nielsen's damping; Madsen, Nielsen and Tingleff, "Methods for non-linear least squares
     problems", 2004, section 3.2), with geodesic acceleration (Transtrum and Sethna, arXiv:1201.5885, 2012).
 
-    A step linearises once and tries dampings until the sum of squares falls. Parameters above 10, such as the start of
-    a hidden state in units that nobody knows, count in units of their size. The linear problem is solved in the smaller
-    of two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than
-    `max_bytes`, conjugate gradients solve it with matrix-free products.
+    A step linearises once and tries dampings until the sum of squares falls. Parameters above 10, such as the initial
+    value of a hidden state in unknown units, are scaled by their size. The linear problem is solved in the smaller of
+    two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than `max_bytes`,
+    conjugate gradients solve it with matrix-free products.
 
-    It has a loop of its own, since its state is carried from step to step through a training, and since a try costs
-    residuals alone: `minimize/compiled.py` evaluates their Jacobian at each point, too.
+    It has a separate loop, since training carries its state from step to step, and since a trial only costs residuals:
+    `minimize/compiled.py` evaluates their Jacobian at each point, too.
 
     **Arguments:**
 
@@ -212,10 +212,10 @@ class Linearisation(NamedTuple):
 
     - `residuals`, `failed`, `prior`: as in `Linearised`.
     - `slope`: half of the gradient of the sum of squares.
-    - `size`: of each parameter, a tenth of it or 1.
+    - `size`: for each parameter, a tenth of it or 1.
     - `solve`: maps `(damping, b)` to the `d` with `(J'J + prior + damping/size^2) d = -b`.
     - `push`, `pull`: products with `J` and with its transpose.
-    - `largest`: the largest squared column norm of `J` by parameters in units of their size, or an estimate of it.
+    - `largest`: the largest squared column norm of `J` for parameters scaled by their size, or an estimate of it.
     """
 
     residuals: Float[Array, " row"]
@@ -235,7 +235,7 @@ def size_of(x: Vector) -> Vector:
 
 def dense(at: Linearised, x: Vector) -> Linearisation:
     r, size = at.residuals, size_of(x)
-    # By parameters in units of their size, so that single precision loses none of them.
+    # Scale parameters by their size, so that single precision loses none of them.
     jacobian, prior = at.jacobian * size[None], at.prior * size**2
     rows, parameters = jacobian.shape
 

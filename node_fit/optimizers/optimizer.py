@@ -37,13 +37,13 @@ class LeastSquaresLoss(Protocol):
     def __call__(self, params: PyTree) -> Loss: ...
 
     def residuals(self, x: Float[Array, " parameter"]) -> tuple[Float[Array, " row"], Int[Array, ""]]:
-        """The residuals, and the number of failed solves."""
+        """Computes the residuals, and the number of failed solves."""
         ...
 
     def linearised(self, x: Float[Array, " parameter"]) -> Linearised: ...
 
     def pushed(self, x: Float[Array, " parameter"], direction: Float[Array, " parameter"]) -> Float[Array, " row"]:
-        """The derivative of the residuals along a direction."""
+        """Computes the derivative of the residuals along a direction."""
         ...
 
     def prior(self, x: Float[Array, " parameter"]) -> Float[Array, " parameter"]: ...
@@ -68,8 +68,8 @@ class Step(eqx.Module):
 class AbstractOptimizer(eqx.Module):
     """An optimizer: a method that minimises an objective step by step.
 
-    A sweep may change the float fields of an optimizer without a new compilation. `Optax` wraps any Optax
-    transformation. A method of your own needs `init`, `step` and `rate`, which are pure functions that JAX traces:
+    A sweep can change the float fields of an optimizer without recompilation. `Optax` wraps any Optax transformation. A
+    custom method needs `init`, `step` and `rate`, which are pure functions that JAX traces:
 
     ```python
     class SignDescent(node_fit.AbstractOptimizer):
@@ -98,7 +98,7 @@ class AbstractOptimizer(eqx.Module):
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether a step depends on the total number of steps; if not, stages of any number share their programs."""
+        """Whether a step depends on the total number of steps; if not, stages of any length share their programs."""
         return True
 
     @property
@@ -112,7 +112,7 @@ class AbstractOptimizer(eqx.Module):
 
     @abc.abstractmethod
     def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int) -> Step:
-        """Makes one step from `params`.
+        """Takes one step from `params`.
 
         **Arguments:**
 
@@ -127,7 +127,7 @@ class AbstractOptimizer(eqx.Module):
 
     @abc.abstractmethod
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
-        """The current learning rate or step size, for the log."""
+        """Returns the current learning rate or step size, for the log."""
 
     def stuck(self, state: PyTree) -> Bool[Array, ""]:
         """Whether no further step can help."""
@@ -135,20 +135,20 @@ class AbstractOptimizer(eqx.Module):
 
     @property
     def why_stuck(self) -> str:
-        """What `stuck` has found, in words for the user."""
+        """The reason for `stuck`, as a message for the user."""
         return "no further step lowers the training loss"
 
     def restarted(self, params: PyTree, state: PyTree, steps: int) -> PyTree:
-        """Returns a state that begins again from `params`, as far in a schedule as `state`."""
+        """Returns a state that restarts from `params` at the position of `state` in a schedule."""
         return self.init(params, steps)
 
 
 class AbstractGradientOptimizer(AbstractOptimizer):
-    """An optimizer that applies an Optax transformation, which may be a line search, to the gradient."""
+    """An optimizer that applies an Optax transformation, possibly a line search, to the gradient."""
 
     @abc.abstractmethod
     def transform(self, steps: int) -> optax.GradientTransformation:
-        """Builds the transformation from this module's numbers, which may be traced; called in every trace."""
+        """Builds the transformation from this module's numbers, which can be traced; called in every trace."""
 
     def init(self, params: PyTree, steps: int) -> PyTree:
         return optax.with_extra_args_support(self.transform(steps)).init(params)
@@ -178,7 +178,7 @@ class AbstractGradientOptimizer(AbstractOptimizer):
 
 
 def with_schedules(new: PyTree, old: PyTree) -> PyTree:
-    """A new Optax state whose schedules are as far as those of an old one."""
+    """Copies the positions of schedules from an old Optax state to a new one."""
 
     def injects(node: object) -> bool:  # `optax.inject_hyperparams`
         return hasattr(node, "hyperparams") and hasattr(node, "inner_state")

@@ -39,22 +39,22 @@ from ..solver.solver import Solver, as_solver
 from ..training.task import Members, Stage, as_members
 from .recipes import Recipe, as_recipe
 
-# Tolerances of predictions, well below the error of any fit in that precision.
+# Tolerances for predictions, well below the error of any fit in that precision.
 TIGHT = {"x32": 1e-6, "x64": 1e-8}
 LOW_ORDER = ("euler", "heun", "bosh3")
 MOST_STEPS = 16384
-# Trajectories of a single fit for each device of a CPU: with fewer, another device does not pay.
+# Minimum number of trajectories per CPU device in a single fit; with fewer, another device does not pay off.
 EACH = 64
-# Trajectories at once from which a GPU pays: for fewer, its programs compile longer than they save, and it waits for
-# each step of validation, where steps adapt from row to row.
+# Number of simultaneous trajectories above which a GPU pays off. Below it, compilation costs more time than the GPU
+# saves, and the adaptive steps of validation stall it.
 PAYS_ON_GPU = 10_000
 
-# How much is tried.
+# How many alternatives a fit tries.
 Effort = Literal["quick", "normal", "thorough"]
 
 
 class Budget(NamedTuple):
-    """Steps of the main stage and of a chunk, and rows of a window."""
+    """The numbers of steps in the main stage and in a chunk, and the number of rows in a window."""
 
     steps: int
     chunk_steps: int
@@ -70,11 +70,11 @@ class Training:
     - `steps`: maximum number of steps of the main stage; if None 2000, or 400 for long driven records.
     - `window`, `stride`: fit windows of `window` rows first, one every `stride` rows (half a window if None), then
       whole trajectories. `auto` uses windows for long driven records only.
-    - `batch_size`: trajectories, or windows, drawn for each step; all of them if None.
-    - `chunk_steps`: steps in a chunk, after which the run validates, logs, saves and may stop; if None 100, or 20 for
-      long driven records.
+    - `batch_size`: number of trajectories, or windows, sampled for each step; all of them if None.
+    - `chunk_steps`: number of steps in a chunk; after each chunk the run validates, logs, saves and can stop. If None
+      100, or 20 for long driven records.
     - `patience`: number of chunks without a better validation loss after which a stage stops.
-    - `freeze`: names of parts of the model that are not trained, such as `field.network.layers.0`.
+    - `freeze`: names of model parts that are not trained, such as `field.network.layers.0`.
 
     **Raises:** `ValueError` if a number is out of range.
     """
@@ -98,7 +98,7 @@ class Training:
 
     @property
     def budget(self) -> Budget:
-        """The numbers that `fit` may choose, once they are chosen."""
+        """The numbers that `fit` can choose, after it has chosen them."""
         assert self.steps is not None and self.chunk_steps is not None and self.window != "auto"
         return Budget(self.steps, self.chunk_steps, self.window)
 
@@ -109,10 +109,10 @@ class Devices:
 
     **Arguments:**
 
-    - `kind`: `cpu`, `gpu`, or `auto` for a GPU, if there is one, where many trajectories are solved at once.
+    - `kind`: `cpu`, `gpu`, or `auto`, which uses an available GPU if many trajectories are solved at once.
     - `count`: number of devices over which members, or the trajectories of a single fit, are spread; all devices if
-      None. As many are used as divide the members or trajectories. `auto` uses all devices of a CPU for several
-      members, one for every 64 trajectories of a single fit, and one on a GPU.
+      None. The number used always divides the number of members or trajectories. `auto` uses all devices of a CPU for
+      several members, one for every 64 trajectories of a single fit, and one on a GPU.
     """
 
     kind: str = "auto"
@@ -124,7 +124,7 @@ class Devices:
 
 # In x32, JAX reads the lower 32 bits of a seed, so a larger one would repeat a smaller one.
 LARGEST_SEED = 2**32 - 1
-# What to pass, where a type says too little.
+# Hints for error messages about options whose type alone is unclear.
 OPTIONS_PASS = {
     "hidden": "auto, a number of states or a list of their names",
     "start": f"auto, {START_HINT}",
@@ -140,31 +140,31 @@ OPTIONS_PASS = {
 }
 
 
-# Options of earlier versions, and what they are called now.
+# Options of earlier versions and their current names.
 RENAMED_OPTIONS = {"starts": "restarts", "evaluation": "prediction_solver"}
 
 
 def place_of(name: str, words: Collection[str]) -> str | None:
-    """Where a call takes an option, or an argument of an option's class, that it has not itself; None if nowhere.
+    """Describes where to pass an option, or an argument of an option's class, that a call lacks; None if nowhere.
 
-    **Arguments:** `words`: the options that the call takes by themselves.
+    **Arguments:** `words`: the options that the call accepts directly.
     """
     option, owner = RENAMED_OPTIONS.get(name, name), owner_of(name)
     if option in OPTION_NAMES:
-        told = "it is an option" if option == name else f"it is now called {option}"
+        hint = "it is an option" if option == name else f"it is now called {option}"
         if option in words:
-            return told
+            return hint
         pattern = f"{option}=..."
     elif owner is not None:
         option, made = owner
-        told, pattern = f"it is an argument of {made}", f"{option}=node_fit.{made}({name}=...)"
+        hint, pattern = f"it is an argument of {made}", f"{option}=node_fit.{made}({name}=...)"
     else:
         return None
-    return f"{told}: pass {pattern if option in words else f'options=node_fit.Options({pattern})'}"
+    return f"{hint}: pass {pattern if option in words else f'options=node_fit.Options({pattern})'}"
 
 
 def owner_of(name: str) -> tuple[str, str] | None:
-    """The option whose class takes an argument of this name from a user, and that class; None if there is none."""
+    """Returns the option whose class accepts this argument from a user, and the class name; None if no class does."""
     groups = {"training": Training, "penalty": Penalty, "scaling": Scaling, "ensemble": Members, "solver": Solver}
     parts = {"field": FIELDS, "start": STARTS, "observation": OBSERVATIONS}
     owners = [*groups.items(), *(("optimizer", type(made)) for made in OPTIMIZERS.values())]
@@ -178,7 +178,7 @@ def owner_of(name: str) -> tuple[str, str] | None:
 @says_where(lambda name: place_of(name, OPTION_NAMES))
 @dataclass(frozen=True)
 class Options:
-    """All options of a fit except its data. `node_fit.fit` also takes the words of most fits by themselves.
+    """All options of a fit except its data. `node_fit.fit` also accepts the most common ones directly.
 
     ```python
     options = node_fit.Options(loss="huber", restarts=8, seed=1)
@@ -187,50 +187,49 @@ class Options:
 
     **Arguments:**
 
-    - `field`: the right-hand side: an `equinox.Module` called with `(t, y, u)`, or something that makes one when it
-      is called with `(states, inputs, key=...)`, such as `MLP(width=32)`, or, if its first parameter is called
-      `system`, with `(system, key=...)`, where the `System` holds names and scales, such as
+    - `field`: the right-hand side: an `equinox.Module` called with `(t, y, u)`, or a callable that makes one. The
+      callable receives `(states, inputs, key=...)`, such as `MLP(width=32)`. If its first parameter is called `system`,
+      it receives `(system, key=...)`, and the `System` holds names and scales, such as
       `Known(equations={"x": "-a*x"}, constants={"a": 1.0})`.
-    - `hidden`: states that nobody measured: their number, or their names.
-    - `start`: where trajectories start: `First`, `Fitted(given=5)`, `Encoder`, `Stated`, `Steady`.
-    - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout(width=8)`,
+    - `hidden`: unmeasured states: their number, or their names.
+    - `start`: the model of the initial state: `First`, `Fitted(given=5)`, `Encoder`, `Stated`, `Steady`.
+    - `observation`: the measurement model: `MeasuredStates`, `LinearReadout`, `NetworkReadout(width=8)`,
       `FormulaReadout(formulas={"V": "ocv - R0*I - V1"}, constants={"ocv": 3.6, "R0": 0.05})`.
-    - `scaling`: how states, inputs and time are brought to order one, with logarithms and bounds, and which are angles.
-    - `solver`: of training: a `Solver`, the name of a method such as `kvaerno5` (`heun` of the command line is
-      `Solver("heun", stepping="even", max_steps=16384)`), or a `diffrax.AbstractSolver`. `prediction_solver`: of
-      validation and prediction; if None as `solver`, but tight and of at least the fifth order.
-    - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
-    - `optimizer`: of the main stage; if None, `LBFGS()`, `Adam()` on minibatches, or `LevenbergMarquardt()` for
-      equations without a network. It may be an Optax transformation.
+    - `scaling`: how states, inputs and time are scaled to order one, with logarithms and bounds, and which are angles.
+    - `solver`: the solver for training: a `Solver`, the name of a method such as `kvaerno5` (`heun` on the command line
+      is `Solver("heun", stepping="even", max_steps=16384)`), or a `diffrax.AbstractSolver`. `prediction_solver`: the
+      solver for validation and prediction; if None, `solver` with tight tolerances and at least fifth order.
+    - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or a list of stages.
+    - `optimizer`: the optimizer of the main stage; if None, `LBFGS()`, `Adam()` on minibatches, or
+      `LevenbergMarquardt()` for equations without a network. It can be an Optax transformation.
     - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
     - `loss`: the likelihood: `Squares`, `Huber`, `StudentT` or `Laplace` for data with outliers, `Poisson` or
       `NegativeBinomial` for counts.
     - `training`: budget, windows, minibatches, patience.
-    - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ. `auto` is
+    - `ensemble`: the number of members fitted simultaneously, or a `Members` that defines how they differ. `auto` is
       one, and draws bands around a good fit to few noisy rows, unless `effort` is `quick`.
-    - `restarts`: the number of fits from different starts, of which the best is kept; see `Fit.restarts`. The first
-      begins at the given constants of equations, the others at those that simulate the data best, of thousands within
-      a factor of a hundred of them, or between two bounds. Networks begin with other weights. `auto` takes 3 for short
-      driven records that have validation data, and 1 otherwise.
-    - `derived`: quantities that follow from the constants, as expressions by their names, such as
-      `{"half_life": "log(2)/k"}`; see `Fit.derived`.
+    - `restarts`: the number of fits from different initial guesses; the best is kept, see `Fit.restarts`. The first
+      fit begins at the given constants of equations. The others begin at the constants that simulate the data best
+      among thousands sampled within a factor of a hundred of the given ones, or between two bounds. Networks begin with
+      new weights. `auto` is 3 for short driven records with validation data, and 1 otherwise.
+    - `derived`: named expressions of the constants, such as `{"half_life": "log(2)/k"}`; see `Fit.derived`.
     - `precision`: `x32` or `x64`; the process's mode if None.
-    - `device`: `auto`, `cpu` or `gpu`, or `Devices`. `auto` is a GPU, if there is one, for 10,000 trajectories at once
-      or more, and else the CPU, which is done sooner with fewer.
+    - `device`: `auto`, `cpu` or `gpu`, or `Devices`. `auto` uses an available GPU for 10,000 or more simultaneous
+      trajectories, and otherwise the CPU, which is faster for fewer.
     - `seed`: the seed of initial parameters and minibatches.
-    - `effort`: what to try where the first fit is not good, or rows are few: with `normal`, equations of few terms, a
-      polynomial, windows that grow and a linear field, or several starts of known equations; with `thorough`, more
-      starts; with `quick`, nothing. Where a recipe, an optimizer or `training` is given, nothing else is tried, nor by
-      `fit_several`. See `Fit.attempts`.
-    - `discover`: whether those tries include equations of few terms, or of motion, which are then found in the data.
+    - `effort`: the alternatives to try if the first fit is poor or the data have few rows. `normal` tries equations of
+      few terms, a polynomial, growing windows and a linear field, or several initial guesses for known equations;
+      `thorough` tries more initial guesses; `quick` tries nothing. With a user-defined recipe, optimizer or `training`,
+      and in `fit_several`, no alternatives are tried. See `Fit.attempts`.
+    - `discover`: whether those alternatives include equations of few terms, or of motion, identified from the data.
 
-    `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
+    `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` can be names, as on the command line: `mlp`,
     `linear`, `polynomial`, `second_order`, `log_time`, `sparse`, `mechanical`; `first`, `fitted`, `encoder`, `steady`;
     `measured`, `linear`, `network`, `formula`; `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`,
     `laplace`, `poisson`, `negative_binomial`; `default`, `direct`.
 
-    **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range; `TypeError` if
-    there is no such option, which says where it belongs.
+    **Raises:** `ValueError` with the accepted values, if an option has the wrong type or is out of range; `TypeError`
+    for an unknown option, with the place where it belongs.
     """
 
     field: MakeField | VectorField | str = MLP
@@ -285,16 +284,16 @@ class Options:
 
     @property
     def kind(self) -> Precision:
-        """The precision of these options, or of the process if they have none."""
+        """The precision of these options, or of the process if it is not set."""
         return self.precision or ambient()
 
     @cached_property
     def place(self) -> Placement:
-        """Where the arrays of a single fit are."""
+        """The placement of the arrays of a single fit."""
         return self.placed(1)
 
     def placed(self, members: int) -> Placement:
-        """Where the arrays of this many members are."""
+        """Returns the placement of the arrays of this many members."""
         assert isinstance(self.device, Devices)
         kind, count = self.device.kind, self.device.count
         if count != "auto":
@@ -304,9 +303,9 @@ class Options:
         return Placement(self.kind, kind, None, fewest=1 if members > 1 else EACH)
 
     def for_data(self, train: Dataset, fits: int = 1) -> "Options":
-        """The options with `device=auto` decided: the CPU, unless so many trajectories are solved that a GPU pays.
+        """Resolves `device=auto`: the CPU, unless enough trajectories are solved for a GPU to pay off.
 
-        **Arguments:** `fits`: that are made at once.
+        **Arguments:** `fits`: number of simultaneous fits.
         """
         assert isinstance(self.device, Devices)
         if self.device != Devices() or find_device("auto").platform == "cpu":
@@ -318,7 +317,7 @@ class Options:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The arguments of `make_model`, besides the data."""
+        """The arguments of `make_model`, except the data."""
         return {
             "field": self.field,
             "hidden": self.hidden,
@@ -331,7 +330,7 @@ class Options:
         }
 
     def main_stage(self) -> Stage:
-        """The stage with the options' own optimizer and budget, on trajectories or windows of them."""
+        """Returns the stage with these options' optimizer and budget, on whole trajectories or windows."""
         training, penalty, loss = self.training, self.penalty, self.loss
         assert isinstance(penalty, Penalty) and not isinstance(penalty.ridge, str)
         assert training.steps is not None and training.window != "auto" and not isinstance(loss, str)
@@ -340,7 +339,7 @@ class Options:
         return Stage(objective, optimizer, training.steps, "main", training.batch_size)
 
     def shortened(self, steps: int) -> "Options":
-        """The same options with at most `steps` steps in the main stage."""
+        """Returns the same options with at most `steps` steps in the main stage."""
         return replace(self, training=replace(self.training, steps=min(self.training.steps or steps, steps)))
 
     def with_ridge(self, weight: Number) -> "Options":
@@ -352,9 +351,9 @@ OPTION_NAMES: tuple[str, ...] = tuple(each.name for each in fields(Options))
 
 
 def as_penalty(given: object) -> Penalty:
-    """Converts to a `Penalty`; `auto` is one whose ridge `fit` chooses.
+    """Converts to a `Penalty`; with `auto`, `fit` chooses its ridge.
 
-    **Raises:** `ValueError` that says what to pass.
+    **Raises:** `ValueError` with the accepted values.
     """
     if isinstance(given, str) and given == "auto":
         return Penalty(ridge="auto")
@@ -364,11 +363,11 @@ def as_penalty(given: object) -> Penalty:
 
 
 def with_tolerance(solver: Solver, rtol: float) -> Solver:
-    """A solver for predictions: adaptive, with another `rtol`, and an `atol` of a hundredth of it.
+    """Returns an adaptive solver for predictions, with this `rtol` and an `atol` of a hundredth of it.
 
-    Low orders and fixed steps, which are cheap in training, are expensive at tight tolerances.
+    Low orders and fixed steps are cheap in training but expensive at tight tolerances.
     """
-    if solver.is_exponential:  # Its steps are those of the model.
+    if solver.is_exponential:  # Its steps belong to the model.
         return solver
     method = "tsit5" if solver.method in LOW_ORDER else solver.method
     steps = max(solver.max_steps, MOST_STEPS)

@@ -23,15 +23,15 @@ from ..training.task import Stage
 
 @dataclass(frozen=True)
 class Plan:
-    """A stage of a recipe; options that it leaves out are those of the fit's main stage.
+    """A stage of a recipe; it inherits unset options from the fit's main stage.
 
     **Arguments:**
 
     - `objective`: an objective, or a function `loss(model, batch)`; or a class of objectives, or a
-      `functools.partial` of one such as `functools.partial(MultipleShooting, rows=20)`, whose `solver` and `penalty`
-      are the fit's.
+      `functools.partial` of one such as `functools.partial(MultipleShooting, rows=20)`, which receives the fit's
+      `solver` and `penalty`.
     - `optimizer`, `steps`, `batch_size`, `next_from`: see `Stage`.
-    - `instead_of`: the name of an earlier stage; this stage runs only if that one does not apply.
+    - `instead_of`: the name of an earlier stage; this stage runs only if the earlier one does not apply.
     """
 
     objective: AbstractObjective | Callable[..., Any] = TrajectoryMatching
@@ -49,7 +49,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Plans of stages by name, in the order in which they run.
+    """A sequence of training stages: plans by name, in execution order.
 
     ```python
     node_fit.Recipe({"slopes": node_fit.Plan(node_fit.DerivativeMatching, steps=300), "main": node_fit.Plan()})
@@ -72,26 +72,26 @@ class Recipe:
             before.append(name)
 
 
-# Rows of the longest trajectory that is solved from beginning to end in every step.
+# Maximum number of rows in a trajectory that is solved as a whole in every step.
 LONGEST_WINDOW = 3_000
 
 DEFAULT_RECIPE = Recipe({"derivative": Plan(DerivativeMatching, LBFGS(), 300), "main": Plan()})
 DIRECT_RECIPE = Recipe({"main": Plan()})
 RECIPES = {"default": DEFAULT_RECIPE, "direct": DIRECT_RECIPE}
-# Rows of the shortest windows that grow, by which factor, and how many kinds there are at the most.
+# Number of rows in the first growing windows, their growth factor, and the maximum number of window sizes.
 SHORTEST_WINDOW, WINDOW_GROWTH, MOST_WINDOW_STAGES = 10, 2.5, 3
-# Steps of a stage in windows that grow, and at most about so many windows.
+# Number of steps in a stage on growing windows, and approximate maximum number of windows.
 STEPS_IN_GROWING, MOST_GROWING_WINDOWS = 15, 150
 
 
 def growing_windows(train: Dataset, *, derivatives: bool) -> Recipe:
-    """Derivatives, if they are asked for, windows that grow, and whole trajectories, unless these are long.
+    """Returns a recipe of derivative matching (if requested), growing windows, and whole trajectories unless long.
 
-    Short windows leave the errors of a simulation no time to grow, so that a field that is far off still improves; each
-    stage begins where the last one ended (multiple shooting without its continuity: H. G. Bock, 1983).
+    In short windows the simulation error has no time to grow, so even a poor initial field improves. Each stage
+    begins where the last one ended (multiple shooting without its continuity: H. G. Bock, 1983).
 
-    **Arguments:** `train`: the data that will be fitted. `derivatives`: whether they are fitted first. They begin a
-    polynomial well; a network that follows noisy ones is far from any that predicts.
+    **Arguments:** `train`: the training data. `derivatives`: whether derivatives are fitted first. They initialize a
+    polynomial well; a network fitted to noisy derivatives is far from any that predicts.
     """
     longest = int(train.lengths.max())
     first = max(SHORTEST_WINDOW, round(longest / 2 / WINDOW_GROWTH**MOST_WINDOW_STAGES))
@@ -107,16 +107,16 @@ def growing_windows(train: Dataset, *, derivatives: bool) -> Recipe:
 
 
 def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, facts: Facts) -> tuple[tuple[Stage, ...], list[str]]:
-    """The stages of a recipe that apply to the model and the data, and why others were left out.
+    """Returns the stages of a recipe that apply to the model and the data, and the reasons for omitting others.
 
-    If an objective uses windows, a stage on windows comes before one on whole trajectories, since a field that is
-    right over a window may still diverge later.
+    If an objective uses windows, a stage on windows precedes one on whole trajectories, since a field that is accurate
+    over a window can still diverge later.
 
     **Arguments:**
 
     - `recipe`: plans of stages.
-    - `main`: the stage that provides what a plan leaves out; its objective is `TrajectoryMatching`.
-    - `model`, `facts`: the model, and the facts of the data that it is fitted to.
+    - `main`: the stage that provides a plan's unset options; its objective is `TrajectoryMatching`.
+    - `model`, `facts`: the model, and the facts of its training data.
     """
     taken: dict[str, Stage] = {}
     notes: list[str] = []
@@ -139,7 +139,7 @@ def has_own_window(plan: Plan) -> bool:
 
 
 def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
-    """The stage of a plan."""
+    """Makes the stage of a plan."""
     optimizer = main.optimizer if plan.optimizer is None else as_optimizer(plan.optimizer)
     full = optimizer.full_batch and plan.optimizer is not None
     return Stage(
@@ -153,7 +153,7 @@ def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
 
 
 def make_objective(plan: Plan, main: AbstractObjective) -> Any:
-    """The objective of a plan; a class is called with the main objective's solver, penalty, windows and loss."""
+    """Makes the objective of a plan; a class is called with the main objective's solver, penalty, windows and loss."""
     if isinstance(plan.objective, AbstractObjective):
         return plan.objective
     maker, given = plan.objective, {}
@@ -173,34 +173,34 @@ def make_objective(plan: Plan, main: AbstractObjective) -> Any:
 
 
 def windows_first(stage: Stage, facts: Facts) -> tuple[tuple[Stage, ...], list[str]]:
-    """The stage or, if it uses windows, a stage on windows and, where that helps, one on whole trajectories."""
+    """Splits a stage that uses windows into one on windows and, if that helps, one on whole trajectories."""
     objective = stage.objective.on_whole_trajectories()
     if objective is None:
         return (stage,), []
     windows = replace(stage, name="windows")
     if facts.driven:
-        # Inputs make different trajectories converge, so a model that is right on windows stays right over a record;
+        # Inputs make different trajectories converge, so a model accurate on windows stays accurate over a record;
         # on whole records, the validation loss only rose.
         return (windows,), []
     if facts.longest > LONGEST_WINDOW:
         return (windows,), [
             f"no stage on whole trajectories, since the longest has {facts.longest} rows, over {LONGEST_WINDOW}"
         ]
-    # Whole trajectories may be fewer than a minibatch of windows.
+    # The whole trajectories can be fewer than a minibatch of windows.
     return (windows, replace(stage, objective=objective, batch_size=None)), []
 
 
 def as_recipe(given: object) -> Recipe | tuple[Stage, ...]:
     """Converts a name to its recipe, and a list of stages to a tuple; returns a recipe unchanged.
 
-    **Raises:** `ValueError` that says what to pass.
+    **Raises:** `ValueError` with the accepted values.
     """
     if isinstance(given, Recipe):
         return given
     if isinstance(given, str) and given in RECIPES:
         return RECIPES[given]
     if is_sequence(given) and not isinstance(given, str):
-        stages = tuple(each for each in given if isinstance(each, Stage))
+        stages = tuple(stage for stage in given if isinstance(stage, Stage))
         if len(stages) == len(given):
             return some(stages)
     raise ValueError(
@@ -215,12 +215,12 @@ def some(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
 
 
 def is_default(recipe: Any) -> bool:
-    """Whether a recipe is the default one, perhaps written out."""
+    """Whether a recipe equals the default one."""
     return is_same(recipe, DEFAULT_RECIPE)
 
 
 def is_direct(recipe: Any) -> bool:
-    """Whether a recipe is the one without derivatives, perhaps written out."""
+    """Whether a recipe equals the one without derivatives."""
     return is_same(recipe, DIRECT_RECIPE)
 
 
@@ -240,6 +240,7 @@ def is_same(recipe: Any, known: Recipe) -> bool:
 
 
 def without_derivatives(recipe: Recipe | str | Sequence[Stage]) -> Recipe | str | Sequence[Stage]:
-    """The default recipe without its first stage, for equations that were found: noise would move their constants away.
-    Any other recipe as it is."""
+    """Drops the derivative stage of the default recipe; returns any other recipe unchanged.
+
+    Used for identified equations, since noisy derivatives would move their constants away."""
     return DIRECT_RECIPE if is_default(recipe) else recipe

@@ -1,8 +1,8 @@
-"""Reverse-mode derivatives of a simulated period: one sweep back over the steps that were taken.
+"""Reverse-mode derivatives of a simulated period: one reverse sweep over the accepted steps.
 
-Forward sensitivities cost one simulation for each parameter. Here the simulation keeps where each of its steps began;
-the sweep repeats a step from there and pulls the derivatives of what follows back through it. The length of a step is
-no function of the state, so that these are the derivatives of forward sensitivities to rounding. (The discrete adjoint:
+Forward sensitivities cost one simulation per parameter. Here the simulation stores the beginning of every step; the
+sweep repeats each step and pulls the derivatives of all later steps back through it. Step lengths do not depend on the
+state, so the derivatives equal those of forward sensitivities up to rounding. (The discrete adjoint:
 Hager, 2000, Runge-Kutta methods in optimal control and the transformed adjoint system. Numer. Math. 87, 247.)
 """
 
@@ -18,12 +18,12 @@ from ..expressions.evaluation import as_float
 from .simulation import Memory, Period, Progress, Simulation, StepOutcome, Tolerances, first_memory
 from .system import ReactionSystem
 
-# Looks of a simulation that are kept, steps that were not taken included; with more, derivatives are not numbers.
+# Maximum number of stored steps, including rejected ones; with more, derivatives are NaN.
 MAX_KEPT = 2_000
 
 
 class PeriodInputs(NamedTuple):
-    """What a period is differentiated by."""
+    """The differentiable inputs of a period."""
 
     constants: Mapping[str, Float[Array, ""]]
     period: Period
@@ -32,7 +32,7 @@ class PeriodInputs(NamedTuple):
 
 
 class KeptSteps(NamedTuple):
-    """A simulated period: its last progress, where each step began, what came of it, and how many there are."""
+    """A simulated period: its last progress, the beginning and the outcome of every step, and their number."""
 
     last: Progress
     began: Progress
@@ -40,7 +40,7 @@ class KeptSteps(NamedTuple):
     length: Int[Array, ""]
 
 
-# The step that is next, and the derivatives by what the period is given, and by the time and state after the step.
+# The next step, and the derivatives with respect to the inputs, the time and the state after the step.
 Slopes = tuple[Int[Array, ""], PeriodInputs, Float[Array, ""], Float[Array, " state"]]
 
 
@@ -52,17 +52,17 @@ def run_reversibly(
     waits: bool,
     until_steady: bool = False,
 ) -> tuple[Float[Array, " state"], Float[Array, "row state"], Memory]:
-    """`Simulation.run` of a system without events, with derivatives in reverse mode alone."""
+    """Runs `Simulation.run` for a system without events, differentiable in reverse mode only."""
     system = simulation.system
     constants = {name: as_float(value) for name, value in simulation.constants.items()}
-    given = PeriodInputs(constants, period, state, system.break_times(state, constants))
-    end, rows = ReversiblePeriod(system, simulation.tolerances, waits, until_steady).run(given)
+    inputs = PeriodInputs(constants, period, state, system.break_times(state, constants))
+    end, rows = ReversiblePeriod(system, simulation.tolerances, waits, until_steady).run(inputs)
     return end, rows, memory
 
 
 @dataclass(frozen=True)
 class ReversiblePeriod:
-    """A period, simulated for a sweep back; its fields are those of `Simulation` and arguments of its `run`."""
+    """A period simulated for a reverse sweep; its fields are those of `Simulation` and arguments of its `run`."""
 
     system: ReactionSystem
     tolerances: Tolerances
@@ -70,7 +70,7 @@ class ReversiblePeriod:
     until_steady: bool
 
     def run(self, given: PeriodInputs) -> tuple[Float[Array, " state"], Float[Array, "row state"]]:
-        """The state at the end, and the states at the stops."""
+        """Returns the state at the end, and the states at the stops."""
 
         @jax.custom_vjp
         def run(given: PeriodInputs) -> tuple[Array, Array]:
@@ -100,9 +100,9 @@ class ReversiblePeriod:
         return (end, kept.last.rows), (given, kept)
 
     def keep_steps(self, given: PeriodInputs) -> KeptSteps:
-        """Simulates a batch, and keeps all steps.
+        """Simulates a batch, and stores all steps.
 
-        The batch has its own loop: one that JAX makes would copy all that is kept at each step.
+        The batch has an explicit loop; a loop batched by JAX would copy all stored steps in every iteration.
         """
 
         def begin(given: PeriodInputs) -> Progress:
@@ -172,14 +172,14 @@ class ReversiblePeriod:
 
 
 def without_rows(progress: Progress) -> Progress:
-    """What a step depends on: the states that are recorded are many, and no part of it."""
+    """Drops the recorded states, which are large and do not affect a step."""
     return progress._replace(rows=progress.rows[..., :0, :])
 
 
 def slope_at_stop(
     period: Period, row: Int[Array, ""], time: Float[Array, ""], by_rows: Float[Array, "row state"]
 ) -> Float[Array, " state"] | PyTree:
-    """The derivative by the state that was recorded where a step ended; zero where none was."""
+    """Returns the derivative with respect to the state recorded at the end of a step; zero if none was recorded."""
     if not period.stops.shape[0]:
         return jnp.zeros(by_rows.shape[1])
     is_stop = time == jnp.append(period.stops, jnp.nan)[row]

@@ -1,4 +1,4 @@
-"""The probability densities that PEtab's tables name: of measurements, given their simulation, and of parameters."""
+"""The probability densities of PEtab's tables: measurement noise and priors of parameters."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,20 +17,20 @@ LOG_10 = math.log(10.0)
 
 
 def to_scale(value: Value, scale: str) -> Float[Array, "..."]:
-    """A value on a scale of `lin`, `log` or `log10`."""
+    """Transforms a value to the scale `lin`, `log` or `log10`."""
     number = jnp.asarray(value, float)
     return number if scale == "lin" else jnp.log(number) if scale == "log" else jnp.log(number) / LOG_10
 
 
 def from_scale(value: Float[Array, "..."], scale: str) -> Float[Array, "..."]:
-    """The value whose place on a scale is given."""
+    """Transforms a value back from its scale."""
     return value if scale == "lin" else jnp.exp(value) if scale == "log" else jnp.exp(value * LOG_10)
 
 
 class Noise(NamedTuple):
-    """Noise of some measurements.
+    """The noise of a block of measurements.
 
-    - `loss`: the negative logarithm of its density. `scale`: on which it is added.
+    - `loss`: the negative logarithm of its density. `scale`: the scale on which it is added.
     - `measured`: the measurements, not transformed.
     """
 
@@ -41,7 +41,7 @@ class Noise(NamedTuple):
     def log_density(
         self, simulated: Float[Array, " measurement"], log_sigma: Float[Array, " measurement"]
     ) -> Float[Array, " measurement"]:
-        """The log-likelihood of each measurement, from the simulated values on the noise's scale."""
+        """Computes the log-likelihood of each measurement from the simulated values on the noise's scale."""
         distance = self.loss.rho(self.residuals(simulated, log_sigma))
         return self.loss.log_peak() - distance - log_sigma - self.log_stretch()
 
@@ -51,7 +51,7 @@ class Noise(NamedTuple):
         return (to_scale(self.measured, self.scale) - simulated) * jnp.exp(-log_sigma)
 
     def log_stretch(self) -> Float[Array, " measurement"]:
-        """The logarithm of the derivative of a measurement by its value on the scale."""
+        """Computes the log-derivative of a measurement with respect to its value on the scale."""
         if self.scale == "lin":
             return jnp.zeros_like(self.measured)
         return jnp.log(self.measured) + (0.0 if self.scale == "log" else math.log(LOG_10))
@@ -59,19 +59,19 @@ class Noise(NamedTuple):
     def slopes(
         self, simulated: Float[Array, " measurement"], log_sigma: Float[Array, " measurement"]
     ) -> tuple[Float[Array, " measurement"], Float[Array, " measurement"]]:
-        """The derivatives of the log-likelihoods by the simulated values and by the logarithms of sigma."""
+        """Computes derivatives of the log-likelihoods in the simulated values and in the logarithms of sigma."""
         residual = self.residuals(simulated, log_sigma)
         influence = jax.vmap(jax.grad(self.loss.rho))(residual)
         return influence * jnp.exp(-log_sigma), influence * residual - 1
 
     def information(self, log_sigma: Float[Array, " measurement"]) -> tuple[Float[Array, " measurement"], float]:
-        """The Fisher information of the simulated values and of the logarithm of sigma."""
+        """Computes the Fisher information of the simulated values and of the logarithm of sigma."""
         of_location, of_scale = self.loss.information()
         return of_location * jnp.exp(-2 * log_sigma), of_scale
 
 
 def of_logarithm(density: Callable[..., Array]) -> Callable[..., Array]:
-    """The density of a number, from that of its logarithm."""
+    """Converts the density of a number's logarithm to that of the number."""
 
     def of_number(x: Array, *numbers: float) -> Array:
         return density(jnp.log(x), *numbers) - jnp.log(x)
@@ -115,7 +115,7 @@ DENSITIES: dict[str, Callable[..., Array]] = {
 
 
 def mass_between(prior: Prior, lower: float, upper: float) -> float:
-    """The probability between two bounds of a prior."""
+    """Computes the probability mass of a prior between two bounds."""
     from scipy import stats
 
     a, b = (*prior.numbers, 0.0)[:2]
@@ -134,8 +134,8 @@ def mass_between(prior: Prior, lower: float, upper: float) -> float:
 
 
 def log_priors(parameters: Mapping[str, TableParameter], values: Mapping[str, Value]) -> dict[str, Float[Array, ""]]:
-    """The logarithm of the prior density of each estimated parameter that has one."""
-    found: dict[str, Array] = {}
+    """Computes the log-density of the prior of each estimated parameter that has one."""
+    log_densities: dict[str, Array] = {}
     for name, parameter in parameters.items():
         if parameter.prior is None or not parameter.is_estimated:
             continue
@@ -145,5 +145,5 @@ def log_priors(parameters: Mapping[str, TableParameter], values: Mapping[str, Va
         density = DENSITIES[prior.name](value, *prior.numbers)
         if prior.is_truncated:
             density = density - math.log(mass_between(prior, parameter.lower, parameter.upper))
-        found[name] = density
-    return found
+        log_densities[name] = density
+    return log_densities

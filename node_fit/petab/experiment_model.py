@@ -1,4 +1,4 @@
-"""One experiment of a fitted problem as an ordinary model, which is saved, simulated and exported as any other."""
+"""Conversion of an experiment of a fitted problem to an ordinary model to save, simulate and export like any other."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from .simulation import level
 from .system import Event
 from .tables import Condition, Measurement, PEtabError, Problem
 
-# Of simulations, in states that are scaled to order one.
+# Tolerances of simulations with states scaled to order one.
 MODEL_RTOL, MODEL_ATOL, MAX_STEPS = 1e-8, 1e-10, 1_000_000
 RECORD_POINTS = 50
 
@@ -37,14 +37,14 @@ RECORD_POINTS = 50
 def make_experiment_models(
     objective: Objective, x: ArrayLike, experiments: Sequence[str]
 ) -> Iterator[tuple[str, NeuralODE | PEtabError]]:
-    """The models of experiments at a point, each with its own start, constants and switches written into it.
+    """Yields a model of each experiment at a point, with its initial state, constants and switches built in.
 
-    The states are the quantities that move, species as concentrations; channels are the observables, with what replaces
-    their placeholders; constants are those of the model, held. `predict(ts=...)` needs no first values.
+    States are the moving quantities, with species as concentrations. Channels are the observables with their
+    placeholder overrides. Constants are those of the model, held. `predict(ts=...)` needs no initial values.
 
-    **Arguments:** `x`: the estimated parameters on their scales. `experiments`: their names.
+    **Arguments:** `x`: the estimated parameters on their scales. `experiments`: names of experiments.
 
-    **Returns:** for each experiment a model in double precision, or the error that names what of it has no place in
+    **Returns:** for each experiment a model in double precision, or the error that names its part without a place in
     such equations.
     """
     point = np.asarray(x, np.float64)
@@ -58,7 +58,7 @@ def make_experiment_models(
 
 
 class StateRecord(NamedTuple):
-    """A simulated experiment: its times, all states there (of species the amounts), and its constants."""
+    """A simulated experiment: its times, its states (species as amounts), and its constants."""
 
     times: Float[np.ndarray, " time"]
     states: Float[np.ndarray, "time state"]
@@ -68,7 +68,7 @@ class StateRecord(NamedTuple):
 def record_states(
     objective: Objective, x: Float[np.ndarray, " parameter"], names: Sequence[str]
 ) -> dict[str, StateRecord]:
-    """Experiments simulated from their beginnings, after an equilibrium, to their last measurements."""
+    """Simulates experiments from their beginnings, after an equilibrium, to their last measurements."""
     problem = objective.problem
     times = {name: times_of(problem, name) for name in names}
     first = {each.experiment: each for each in reversed(problem.measurements)}
@@ -90,14 +90,14 @@ def record_states(
 
 
 def conditions_of(problem: Problem, experiment: str) -> tuple[Condition, ...]:
-    """The conditions of an experiment after its equilibrium, if there is one."""
-    return tuple(each for each in problem.experiments[experiment] if each.time != -np.inf)
+    """Returns the conditions of an experiment, without that of its equilibrium."""
+    return tuple(period for period in problem.experiments[experiment] if period.time != -np.inf)
 
 
 def times_of(problem: Problem, experiment: str) -> Float[np.ndarray, " time"]:
-    """Even times from the beginning of an experiment to its last measurement."""
+    """Returns evenly spaced times from the beginning of an experiment to its last measurement."""
     begin = conditions_of(problem, experiment)[0].time
-    measured = [each.time for each in problem.measurements if each.experiment == experiment]
+    measured = [measurement.time for measurement in problem.measurements if measurement.experiment == experiment]
     last = max((time for time in measured if np.isfinite(time)), default=begin)
     return np.linspace(begin, last if last > begin else begin + 1.0, RECORD_POINTS)
 
@@ -111,7 +111,7 @@ def refuse(objective: Objective, experiment: str, reason: str) -> PEtabError:
 
 @dataclass(frozen=True)
 class ExperimentModel:
-    """An experiment on its way to a `NeuralODE`."""
+    """Converts an experiment to a `NeuralODE`."""
 
     objective: Objective
     x: Float[np.ndarray, " parameter"]
@@ -151,21 +151,25 @@ class ExperimentModel:
             solver = numbers_as_arrays(Solver("kvaerno5", rtol=MODEL_RTOL, atol=MODEL_ATOL, max_steps=MAX_STEPS))
             return NeuralODE(field, start, readout, scaler, solver, system, tuple(channels), ())
 
-    # What is simulated
+    # Simulated data
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        return [each for each in self.objective.problem.measurements if each.experiment == self.experiment]
+        return [
+            measurement
+            for measurement in self.objective.problem.measurements
+            if measurement.experiment == self.experiment
+        ]
 
     @cached_property
     def first(self) -> dict[str, float]:
-        """Where the experiment begins: each state, of species the concentration."""
+        """The states at the beginning of the experiment, with species as concentrations."""
         times, states, constants = self.record
         with jax.enable_x64(True):
             scope = self.objective.system.scope(jnp.asarray(times[0]), jnp.asarray(states[0]), constants)
             return {name: float(jnp.asarray(scope[name])) for name in self.objective.system.states}
 
-    # What stays what it is
+    # Equations
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
@@ -173,13 +177,13 @@ class ExperimentModel:
 
     @cached_property
     def moving(self) -> tuple[str, ...]:
-        """The states: what has a rate, and what events set."""
+        """The states: quantities with rates, and quantities that events set."""
         set_by_events = dict.fromkeys(name for event in self.events for name in event.assignments)
         return tuple(dict.fromkeys([*self.objective.system.moving, *set_by_events]))
 
     @cached_property
     def constants(self) -> dict[str, float]:
-        """The value of each name that is neither a state nor a rule, and does not change."""
+        """The values of all names that are neither states nor rules and do not change."""
         problem = self.objective.problem
         values = {**self.objective.values(self.x), **self.record.constants, **self.first}
         apart = {*self.moving, *problem.model.rules, *problem.model.reactions, *self.switched, TIME}
@@ -188,35 +192,39 @@ class ExperimentModel:
     @cached_property
     def switched(self) -> dict[str, Expression]:
         """Constants that later conditions change, as functions of the time."""
-        found: dict[str, Expression] = {}
+        formulas: dict[str, Expression] = {}
         for period in conditions_of(self.objective.problem, self.experiment)[1:]:
             for name, new in period.changes.items():
                 if name in self.moving:
                     raise self.refuse(f"a condition sets the state {name!r} at time {period.time:g}")
-                old = found.get(name, Number(self.first[name]))
+                old = formulas.get(name, Number(self.first[name]))
                 is_before = Application("<", (Symbol(TIME), Number(float(period.time))))
-                found[name] = Application("piecewise", (old, is_before, new))
-        return found
+                formulas[name] = Application("piecewise", (old, is_before, new))
+        return formulas
 
     @cached_property
     def rules(self) -> dict[str, Expression]:
-        """What all names stand for that are neither states nor constants, with these alone in them."""
+        """The formulas of all names but states and constants, written out in states and constants."""
         model = self.objective.problem.model
-        given = {**model.rules, **model.reactions, **self.switched}
-        found: dict[str, Expression] = {}
+        definitions = {**model.rules, **model.reactions, **self.switched}
+        written_out: dict[str, Expression] = {}
 
         def write_out(name: str) -> Expression:
-            if name not in found:
-                inside = {each: write_out(each) for each in symbols(given[name]) if each in given and each != name}
-                found[name] = substitute(given[name], inside)
-            return found[name]
+            if name not in written_out:
+                inside = {
+                    symbol: write_out(symbol)
+                    for symbol in symbols(definitions[name])
+                    if symbol in definitions and symbol != name
+                }
+                written_out[name] = substitute(definitions[name], inside)
+            return written_out[name]
 
-        for name in given:
+        for name in definitions:
             write_out(name)
-        return found
+        return written_out
 
     def written(self, formula: Expression) -> Expression:
-        """A formula in states, constants and the time."""
+        """Writes out a formula in states, constants and the time."""
         return substitute(formula, self.rules)
 
     @cached_property
@@ -234,24 +242,26 @@ class ExperimentModel:
 
     @cached_property
     def channels(self) -> dict[str, Expression]:
-        """The observables; with several replacements of its placeholders, one is a channel for each."""
-        found: dict[str, Expression] = {}
+        """The observables, with one channel for each set of placeholder overrides."""
+        formulas: dict[str, Expression] = {}
         for name, observable in self.objective.problem.observables.items():
-            own = [each.overrides for each in self.measurements if each.observable == name]
-            given = list(dict.fromkeys(own)) or ([()] if not observable.placeholders else [])
-            for at, overrides in enumerate(given, start=1):
+            used_overrides = [
+                measurement.overrides for measurement in self.measurements if measurement.observable == name
+            ]
+            override_sets = list(dict.fromkeys(used_overrides)) or ([()] if not observable.placeholders else [])
+            for at, overrides in enumerate(override_sets, start=1):
                 placed = substitute(observable.formula, dict(zip(observable.placeholders, overrides, strict=True)))
-                found[name if at == 1 else f"{name}_{at}"] = self.written(placed)
-        return found
+                formulas[name if at == 1 else f"{name}_{at}"] = self.written(placed)
+        return formulas
 
     def formulas(self) -> Iterator[Expression]:
-        """What the field computes."""
+        """Yields all formulas of the vector field and the events."""
         yield from self.rates.values()
         for event in self.events:
             yield from map(self.written, (event.trigger, *event.assignments.values()))
 
     def system(self, channels: Sequence[str]) -> System:
-        """States scaled to their largest values in the experiment."""
+        """Returns the system, with states scaled to their largest values in the experiment."""
         states, system = self.record.states, self.objective.system
         with np.errstate(invalid="ignore"):
             largest = np.nanmax(np.abs(np.where(np.isfinite(states), states, 0.0)), axis=0)
@@ -272,10 +282,10 @@ class ExperimentModel:
     def value_of(self, container: str) -> float:
         return self.constants.get(container, 1.0)
 
-    # What has no place
+    # Limits
 
     def check(self) -> None:
-        """Refuses what equations of states with triggers can't say."""
+        """Refuses features that equations of states with triggers can't express."""
         model = self.objective.problem.model
         if not self.moving:
             raise self.refuse("nothing in it moves")
@@ -294,7 +304,7 @@ class ExperimentModel:
 
 
 def trigger_of(event: Event, written: Callable[[Expression], Expression]) -> dict[str, object]:
-    """An event as `Known` has it: a level that falls through zero, `when`, and the new values, `set`."""
+    """Converts an event to the form of `Known`: `when`, a level that falls through zero, and `set`, the new values."""
     return {
         "when": write(Application("negative", (written(level(event.trigger)),))),
         "set": {name: write(written(value)) for name, value in event.assignments.items()},
@@ -302,6 +312,6 @@ def trigger_of(event: Event, written: Callable[[Expression], Expression]) -> dic
 
 
 def blank_rows(channels: Sequence[str], times: Float[np.ndarray, " time"]) -> Dataset:
-    """A trajectory in which nothing is measured but a zero at its beginning."""
+    """Returns a trajectory of zeros at the times."""
     ys = np.zeros((len(times), len(channels)))
     return Dataset.from_arrays([times], [ys], states=channels, time=TIME)

@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 Vector = Float[np.ndarray, " parameter"]
 
 MAX_EVALUATIONS = 500
-# A fit from a start begins at the best of so many points, which costs little beside the fit. Without bounds, they are
-# within so many units of the stored value on a parameter's scale.
+# Number of points screened per start (cheap compared with a fit), and their largest distance from the stored value on
+# the parameter's scale if the parameter has no bounds.
 POINTS_FOR_A_START, WIDTH_WITHOUT_BOUNDS = 100, 3.0
 CURVE_POINTS = 200
 NO_CURVE = "all measurements are at an infinite time; there is no curve."
-# Fits whose log-likelihoods differ by no more than this have found the same maximum.
+# Largest difference in log-likelihood between fits that are counted as the same maximum.
 SAME_LOG_LIKELIHOOD = 0.1
-# A step of a profile, in standard errors or in shares of the range between the bounds, and the most of them.
+# First step of a profile in standard errors, maximum number of steps, and maximum number of halvings.
 PROFILE_STEP, MAX_PROFILE_STEPS, PROFILE_HALVINGS = 0.5, 40, 12
 
 
 class FitFromStart(NamedTuple):
-    """A fit from one start: both points on the parameters' scales.
+    """A fit from one start, with both points on the parameters' scales.
 
-    - `number`: of the start; 0 is that of the stored parameters.
-    - `evaluations`: of the likelihood. `has_converged`: whether they were enough.
+    - `number`: number of the start; 0 stands for the stored parameters.
+    - `evaluations`: number of likelihood evaluations. `has_converged`: whether they were enough.
     """
 
     number: int
@@ -65,13 +65,15 @@ class FitFromStart(NamedTuple):
 class Optimizer:
     """Maximises the likelihood times the prior density within bounds.
 
-    The Fisher information stands for the curvature, which is exact to first order however large the noise's own
-    parameters are. The unit of a parameter is a tenth of the range between its bounds.
+    The Fisher information approximates the curvature; it is exact to first order for noise parameters of any size.
+    Each parameter is scaled by a tenth of the range between its bounds.
     """
 
     def __init__(self, objective: Objective):
         self.objective = objective
-        self.has_prior = any(each.prior is not None and each.prior.name != "uniform" for each in objective.estimated)
+        self.has_prior = any(
+            parameter.prior is not None and parameter.prior.name != "uniform" for parameter in objective.estimated
+        )
         lower, upper = objective.bounds
         width = upper - lower
         self.box = Box(lower, upper, np.where(np.isfinite(width) & (width > 0), width / 10, 1.0))
@@ -81,9 +83,13 @@ class Optimizer:
         return value + self.objective.log_prior(x) if self.has_prior and math.isfinite(value) else value
 
     def expand(self, x: Vector) -> QuadraticModel:
-        """What is minimised near a point: minus the logarithm of the density."""
-        found = self.objective.differentiate(x)
-        value, slope, curvature = -float(found.value), -np.asarray(found.gradient), np.asarray(found.fisher)
+        """Expands the objective, minus the log-density, around a point."""
+        derivatives = self.objective.differentiate(x)
+        value, slope, curvature = (
+            -float(derivatives.value),
+            -np.asarray(derivatives.gradient),
+            np.asarray(derivatives.fisher),
+        )
         if not self.has_prior:
             return QuadraticModel(value, slope, curvature)
         prior = self.objective.gradient_of_log_prior(x)
@@ -93,7 +99,7 @@ class Optimizer:
     def maximise(
         self, start: Vector, held: Sequence[int] = (), evaluations: int = MAX_EVALUATIONS, number: int = 0
     ) -> FitFromStart | None:
-        """The best point near a start, or `None` where nothing can be simulated."""
+        """Returns the optimum reached from a start, or `None` if the simulation fails there."""
 
         def look(x: Vector) -> LazyPoint:
             return LazyPoint(x, -self.value(x), self.expand)
@@ -107,7 +113,7 @@ class Optimizer:
 
 
 def draw_points(objective: Objective, count: int, seed: int) -> list[Float[np.ndarray, "point parameter"]]:
-    """For each start some points of a Sobol' sequence between the bounds, on the parameters' scales."""
+    """Draws points of a Sobol' sequence between the bounds for each start, on the parameters' scales."""
     lower, upper = objective.bounds
     middle = np.where(np.isfinite(objective.nominal), objective.nominal, 0.0)
     lower = np.where(np.isfinite(lower), lower, np.minimum(middle, upper) - WIDTH_WITHOUT_BOUNDS)
@@ -118,9 +124,9 @@ def draw_points(objective: Objective, count: int, seed: int) -> list[Float[np.nd
 def fit_from_starts(
     objective: Objective, count: int, seed: int, nominal: bool, evaluations: int, known: Collection[int] = ()
 ) -> Iterator[tuple[int, FitFromStart | None]]:
-    """Fits from the stored parameters, if wanted and complete, and from drawn starts, except those of known numbers.
+    """Fits from the stored parameters, if wanted and complete, and from drawn starts, skipping the known numbers.
 
-    **Returns:** the number of each start and its fit, or `None` where nothing can be simulated.
+    **Returns:** the number of each start and its fit, or `None` if the simulation fails there.
     """
     optimizer = Optimizer(objective)
     if nominal and np.isfinite(objective.nominal).all() and 0 not in known:
@@ -133,10 +139,10 @@ def fit_from_starts(
 
 @dataclass
 class ExperimentRecord:
-    """Measurements of an experiment that one curve passes: each observable has a value at a time, and one set of
-    overrides.
+    """Measurements of an experiment that one curve describes: one value per observable and time, and one set of
+    overrides per observable.
 
-    - `first`: a measurement of each observable. `values`: the measured ones, by time and observable.
+    - `first`: the first measurement of each observable. `values`: the measured values, by time and observable.
     """
 
     name: str
@@ -144,7 +150,7 @@ class ExperimentRecord:
     values: dict[float, dict[str, float]] = field(default_factory=dict[float, dict[str, float]])
 
     def holds(self, each: Measurement) -> bool:
-        """Whether a measurement can't be added: replicates and other overrides need a record of their own."""
+        """Whether a measurement can't be added; replicates and other overrides need a separate record."""
         other = self.first.get(each.observable, each)
         return other.overrides != each.overrides or each.observable in self.values.get(each.time, {})
 
@@ -154,23 +160,23 @@ class ExperimentRecord:
 
 
 def sort_into_records(measurements: Iterable[Measurement]) -> list[ExperimentRecord]:
-    """The records of measurements, without those at an infinite time."""
-    found: dict[str, list[ExperimentRecord]] = {}
-    for each in measurements:
-        if not math.isfinite(each.time):
+    """Sorts measurements into records, without those at an infinite time."""
+    by_experiment: dict[str, list[ExperimentRecord]] = {}
+    for measurement in measurements:
+        if not math.isfinite(measurement.time):
             continue
-        records = found.setdefault(each.experiment, [])
-        record = next((record for record in records if not record.holds(each)), None)
+        records = by_experiment.setdefault(measurement.experiment, [])
+        record = next((record for record in records if not record.holds(measurement)), None)
         if record is None:
-            name = each.experiment or "measured"
+            name = measurement.experiment or "measured"
             record = ExperimentRecord(f"{name} ({len(records) + 1})" if records else name)
             records.append(record)
-        record.add(each)
-    return [record for records in found.values() for record in records]
+        record.add(measurement)
+    return [record for records in by_experiment.values() for record in records]
 
 
 class Drawn(NamedTuple):
-    """What is drawn: measurements by record, what is simulated at their times, and curves between them."""
+    """Data of a plot: measurements by record, simulated values at their times, and dense curves."""
 
     data: Dataset
     predicted: Float[np.ndarray, "record time observable"]
@@ -178,7 +184,7 @@ class Drawn(NamedTuple):
 
 
 def simulate_records(objective: Objective, x: ArrayLike) -> Drawn | None:
-    """The records of a problem at a point; `None` if nothing is measured at a finite time."""
+    """Simulates the records of a problem at a point; returns `None` if nothing is measured at a finite time."""
     problem = objective.problem
     records = sort_into_records(problem.measurements)
     if not records:
@@ -187,23 +193,23 @@ def simulate_records(objective: Objective, x: ArrayLike) -> Drawn | None:
     states = [name for name in problem.observables if name in measured]
     times = [np.array(sorted(record.values)) for record in records]
     ys = [
-        np.array([[record.values[time].get(name, np.nan) for name in states] for time in own.tolist()])
-        for record, own in zip(records, times, strict=True)
+        np.array([[record.values[time].get(name, np.nan) for name in states] for time in row_times.tolist()])
+        for record, row_times in zip(records, times, strict=True)
     ]
-    data = Dataset.from_arrays(times, ys, states=states, trajectories=[each.name for each in records], time="time")
+    data = Dataset.from_arrays(times, ys, states=states, trajectories=[r.name for r in records], time="time")
     smooth = [
-        np.linspace(begin_of(problem, record), own[-1], CURVE_POINTS)
-        for record, own in zip(records, times, strict=True)
+        np.linspace(begin_of(problem, record), row_times[-1], CURVE_POINTS)
+        for record, row_times in zip(records, times, strict=True)
     ]
     places = list(zip(records, smooth, times, strict=True))
     simulated = iter(simulate_at(objective, x, dense_measurements(places)).tolist())
     dense = np.full((len(records), CURVE_POINTS, len(states)), np.nan)
     predicted = np.full(data.ys.shape, np.nan)
-    for at, (record, curve, own) in enumerate(places):
+    for at, (record, curve, row_times) in enumerate(places):
         for name in record.first:
             column = states.index(name)
             dense[at, :, column] = [next(simulated) for _ in curve]
-            predicted[at, : len(own), column] = [next(simulated) for _ in own]
+            predicted[at, : len(row_times), column] = [next(simulated) for _ in row_times]
     return Drawn(data, predicted, Curves({TRAIN: data}, {TRAIN: (np.stack(smooth), dense)}, at_rows={TRAIN: predicted}))
 
 
@@ -211,24 +217,24 @@ Places = Sequence[tuple[ExperimentRecord, np.ndarray, np.ndarray]]
 
 
 def dense_measurements(places: Places) -> list[Measurement]:
-    """For each record and its observables, something to simulate at the times of the curve and of the rows."""
+    """Returns placeholder measurements of each record's observables, at the times of its curve and of its rows."""
     return [
         first._replace(time=time, value=1.0)
-        for record, curve, own in places
+        for record, curve, row_times in places
         for first in record.first.values()
-        for time in (*curve.tolist(), *own.tolist())
+        for time in (*curve.tolist(), *row_times.tolist())
     ]
 
 
 def begin_of(problem: Problem, record: ExperimentRecord) -> float:
-    """When the experiment of a record begins, after its equilibrium."""
+    """Returns the time at which the experiment of a record begins, after its equilibrium."""
     periods = problem.experiments[next(iter(record.first.values())).experiment]
     return next(period.time for period in periods if math.isfinite(period.time))
 
 
 def simulate_at(objective: Objective, x: ArrayLike, wanted: Sequence[Measurement]) -> Float[np.ndarray, " wanted"]:
-    """The values of other measurements than the problem's."""
-    used = {each.experiment for each in wanted}
+    """Simulates measurements that are not part of the problem."""
+    used = {measurement.experiment for measurement in wanted}
     experiments = {name: periods for name, periods in objective.problem.experiments.items() if name in used}
     problem = replace(objective.problem, measurements=tuple(wanted), experiments=experiments)
     return Objective(problem, objective.tolerances).simulate(x)
@@ -239,7 +245,7 @@ class PEtabFit:
     """A fitted PEtab problem.
 
     - `objective`: the log-likelihood. `attempts`: the fits from all starts, the best one first.
-    - `failed`: the numbers of the starts at which nothing could be simulated.
+    - `failed`: the numbers of the starts at which the simulation failed.
     """
 
     objective: Objective
@@ -257,8 +263,8 @@ class PEtabFit:
 
     @property
     def near(self) -> int:
-        """How many starts came to the best log-likelihood."""
-        return sum(each.log_likelihood >= self.log_likelihood - SAME_LOG_LIKELIHOOD for each in self.attempts)
+        """The number of starts that reached the best log-likelihood."""
+        return sum(attempt.log_likelihood >= self.log_likelihood - SAME_LOG_LIKELIHOOD for attempt in self.attempts)
 
     @cached_property
     def parameters(self) -> dict[str, float]:
@@ -268,23 +274,23 @@ class PEtabFit:
 
     @cached_property
     def standard_errors(self) -> Vector:
-        """Standard errors on the parameters' scales, from the Fisher information; infinite where nothing is known."""
+        """Standard errors on the parameters' scales, from the Fisher information; infinite if not identifiable."""
         return find_standard_errors(self.objective.fisher_information(self.x), self.x, *self.objective.bounds)
 
     def intervals(self, level: float = 0.95) -> dict[str, ConfidenceInterval]:
-        """Confidence intervals from the Fisher information; quick, and exact for a likelihood without bends.
+        """Computes confidence intervals from the Fisher information; fast, and exact for a quadratic log-likelihood.
 
-        An end at a parameter's bound is none: it is infinite.
+        An end at or beyond a parameter's bound is returned as infinite.
         """
         reach = normal_quantile(level) * self.standard_errors
         return self.as_intervals(self.x - reach, self.x + reach)
 
     def profiles(self, names: Iterable[str] | None = None, level: float = 0.95) -> dict[str, ConfidenceInterval]:
-        """Confidence intervals from profiles of the likelihood: each parameter is held, and all others are fitted.
+        """Computes confidence intervals from likelihood profiles, which fix one parameter and refit all others.
 
-        **Arguments:** `names`: of parameters; all if `None`.
+        **Arguments:** `names`: names of parameters; all if `None`.
         """
-        found: dict[str, ConfidenceInterval] = {}
+        intervals: dict[str, ConfidenceInterval] = {}
         for name in self.objective.names if names is None else names:
             if name not in self.objective.names:
                 raise ValueError(f"{name!r} is not estimated; the names are {', '.join(self.objective.names)}.")
@@ -292,29 +298,29 @@ class PEtabFit:
             ends = [np.array(self.x), np.array(self.x)]
             for side, end in zip((-1, 1), ends, strict=True):
                 end[at] = profile_end(self, at, side, level)
-            found[name] = self.as_intervals(*ends)[name]
-        return found
+            intervals[name] = self.as_intervals(*ends)[name]
+        return intervals
 
     def confidence(self, method: Method = "fisher", level: float = 0.95) -> Confidence:
-        """How sure the parameters are: `intervals` or `profiles`, in the form of other fits."""
+        """Returns `intervals` or `profiles` as the `Confidence` that other fits return."""
         check_argument("method", method, Method)
-        found = self.profiles(level=level) if method == "profile" else self.intervals(level)
-        lost = [name for name, each in found.items() if not math.isfinite(each.upper - each.lower)]
-        said = tuple(f"{name}: {interval_in_words(found[name])}." for name in lost)
-        return Confidence(method, level, "estimated", None, found, (), said, ())
+        intervals = self.profiles(level=level) if method == "profile" else self.intervals(level)
+        lost = [name for name, interval in intervals.items() if not math.isfinite(interval.upper - interval.lower)]
+        warnings = tuple(f"{name}: {interval_in_words(intervals[name])}." for name in lost)
+        return Confidence(method, level, "estimated", None, intervals, (), warnings, ())
 
     @property
     def constants(self) -> dict[str, float]:
-        """The estimated parameters, by the name that other fits have for them."""
+        """The estimated parameters, under the attribute name that other fits use."""
         return self.parameters
 
     def to_models(self, experiments: Sequence[str] | None = None) -> dict[str, NeuralODE | PEtabError]:
-        """A model of each experiment, or the reason why there is none; see `to_model`."""
+        """Converts each experiment to a model, or returns the error that prevents it; see `to_model`."""
         names = tuple(self.objective.problem.experiments) if experiments is None else experiments
         return dict(make_experiment_models(self.objective, self.x, names))
 
     def to_model(self, experiment: str | None = None) -> NeuralODE:
-        """An experiment as a model with the estimated parameters, to save, simulate and export as any other.
+        """Returns an experiment as a model with the estimated parameters, to save, simulate and export like any other.
 
         ```python
         model = fit.to_model("dose_1")
@@ -323,12 +329,12 @@ class PEtabFit:
         node_fit.export(model, "c", "dose_1")
         ```
 
-        **Arguments:** `experiment`: its name; may be left out if there is one.
+        **Arguments:** `experiment`: its name; optional if the problem has a single experiment.
 
         **Returns:** a model in double precision, whose channels are the observables (`NAME_2` with the second set of
-        what replaces their placeholders), and whose constants are held.
+        placeholder overrides), and whose constants are held.
 
-        **Raises:** `ValueError` if there is no such experiment, or one can't be written as equations with triggers.
+        **Raises:** `ValueError` if the experiment does not exist, or can't be written as equations with triggers.
         """
         names = list(self.objective.problem.experiments)
         if experiment is None and len(names) > 1:
@@ -342,11 +348,11 @@ class PEtabFit:
         return model
 
     def predict(self, ts: ArrayLike, experiment: str | None = None) -> Float[np.ndarray, "time observable"]:
-        """The observables of an experiment at increasing times; arguments as of `to_model`."""
+        """Predicts the observables of an experiment at increasing times; see `to_model` for the arguments."""
         return self.to_model(experiment).predict(ts=ts)
 
     def score(self) -> Score:
-        """How well the simulated values match the measured ones, of all that is measured at a finite time."""
+        """Scores the simulated values against all measurements at finite times."""
         drawn = self.draw()
         if drawn is None:
             raise ValueError(NO_CURVE)
@@ -354,22 +360,22 @@ class PEtabFit:
 
     def as_intervals(self, lowest: Vector, highest: Vector) -> dict[str, ConfidenceInterval]:
         lower, upper = self.objective.bounds
-        found: dict[str, ConfidenceInterval] = {}
+        intervals: dict[str, ConfidenceInterval] = {}
         with jax.enable_x64(True):
-            for at, each in enumerate(self.objective.estimated):
+            for at, parameter in enumerate(self.objective.estimated):
                 place = jnp.asarray(self.x[at])
-                value, slope = jax.value_and_grad(partial(from_scale, scale=each.scale))(place)
-                first, last = (float(from_scale(jnp.asarray(end[at]), each.scale)) for end in (lowest, highest))
-                found[each.name] = ConfidenceInterval(
+                value, slope = jax.value_and_grad(partial(from_scale, scale=parameter.scale))(place)
+                first, last = (float(from_scale(jnp.asarray(end[at]), parameter.scale)) for end in (lowest, highest))
+                intervals[parameter.name] = ConfidenceInterval(
                     float(value),
                     float(slope) * float(self.standard_errors[at]),
                     first if lowest[at] > lower[at] else -math.inf,
                     last if highest[at] < upper[at] else math.inf,
                 )
-        return found
+        return intervals
 
     def write(self, folder: str | Path) -> None:
-        """Writes `parameters.tsv`, with the estimates as nominal values, and `simulations.tsv`, as PEtab has them."""
+        """Writes PEtab's `parameters.tsv`, with the estimates as nominal values, and `simulations.tsv`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         problem, estimates = self.objective.problem, self.parameters
@@ -386,11 +392,11 @@ class PEtabFit:
         (folder / "simulations.tsv").write_text(as_table(simulations))
 
     def draw(self) -> Drawn | None:
-        """Measurements and curves by experiment; `None` if all is measured at an infinite time."""
+        """Returns measurements and curves by experiment, or `None` if all measurements are at an infinite time."""
         return simulate_records(self.objective, self.x)
 
     def plot(self) -> "Figure":
-        """A figure of measurements and curves, of at most three experiments: the best, the median and the worst."""
+        """Plots measurements and curves of at most three experiments: the best, the median and the worst."""
         drawn = self.draw()
         if drawn is None:
             raise ValueError(NO_CURVE)
@@ -398,7 +404,7 @@ class PEtabFit:
 
     @property
     def sentence(self) -> str:
-        """How good the fit is, how sure it is the best, and what to try next."""
+        """A summary: the log-likelihood, the number of starts that agree, and advice on restarts."""
         best, count = self.attempts[0], len(self.attempts)
         near = f"to which {self.near} of {count} fits came within {SAME_LOG_LIKELIHOOD}"
         near += f" (at {len(self.failed)} more starts nothing could be simulated)" if self.failed else ""
@@ -412,13 +418,14 @@ class PEtabFit:
     def __repr__(self) -> str:
         lines = [f"Fit of {self.objective.problem.name}: {self.sentence}"]
         lines += [
-            f"  {name} = {each.estimate:.6g} ({interval_in_words(each)})" for name, each in self.intervals().items()
+            f"  {name} = {interval.estimate:.6g} ({interval_in_words(interval)})"
+            for name, interval in self.intervals().items()
         ]
         return "\n".join(lines)
 
 
 def interval_in_words(interval: ConfidenceInterval) -> str:
-    """An interval, of which an end may be missing."""
+    """Formats an interval, one or both of whose ends can be infinite."""
     lower, upper = interval.lower, interval.upper
     if math.isfinite(lower) and math.isfinite(upper):
         return f"{lower:.4g} to {upper:.4g}"
@@ -428,7 +435,7 @@ def interval_in_words(interval: ConfidenceInterval) -> str:
 
 
 def as_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table of rows, of which some may lack columns."""
+    """Formats rows as a table; missing cells are left empty."""
     text = io.StringIO()
     columns = dict.fromkeys(name for row in rows for name in row)
     writer = csv.DictWriter(text, list(columns), delimiter="\t", lineterminator="\n")
@@ -448,14 +455,14 @@ def normal_quantile(level: float) -> float:
 def find_standard_errors(
     information: Float[np.ndarray, "parameter parameter"], x: Vector, lower: Vector, upper: Vector
 ) -> Vector:
-    """Standard errors of the parameters that are not at a bound; infinite for those that the data do not tell."""
+    """Computes standard errors of the parameters off their bounds; infinite for those that are not identifiable."""
     free = (x > lower + 1e-8) & (x < upper - 1e-8)
     errors = np.full(len(x), np.inf)
     if free.any():
         values, vectors = np.linalg.eigh(information[np.ix_(free, free)])
-        known = values > 1e-10 * max(values.max(), 0.0)
-        variances = (vectors[:, known] ** 2 / values[known]).sum(1)
-        is_unknown = (vectors[:, ~known] ** 2).sum(1) > 1e-6
+        is_identified = values > 1e-10 * max(values.max(), 0.0)
+        variances = (vectors[:, is_identified] ** 2 / values[is_identified]).sum(1)
+        is_unknown = (vectors[:, ~is_identified] ** 2).sum(1) > 1e-6
         errors[free] = np.where(is_unknown, np.inf, np.sqrt(variances))
     return errors
 
@@ -477,14 +484,14 @@ def fit_petab(
     **Arguments:**
 
     - `problem`: from `read_petab`, or its objective.
-    - `restarts`: how many fits begin at points drawn between the bounds, and `seed` of these.
-    - `nominal`: whether one more begins at the stored parameters, if they are complete.
-    - `evaluations`: the most evaluations of a fit.
+    - `restarts`: number of fits from points drawn between the bounds; `seed`: their random seed.
+    - `nominal`: whether to fit from the stored parameters as well, if they are complete.
+    - `evaluations`: maximum number of evaluations per fit.
     - `known`: fits of an earlier call with the same arguments, which are not repeated.
-    - `on_fit`: is told of each fit from a start, and ends the search by a true answer.
-    - `on_failure`: is told the number of each start at which nothing can be simulated.
+    - `on_fit`: called with each fit from a start; a true return value ends the search.
+    - `on_failure`: called with the number of each start at which the simulation fails.
 
-    **Raises:** `ValueError` if the problem can be simulated from none of the starts.
+    **Raises:** `ValueError` if the simulation fails at every start.
     """
     if restarts < 0 or (restarts == 0 and not nominal):
         raise ValueError(f"restarts must be positive, or 0 for the stored parameters alone; got {restarts}.")
@@ -497,22 +504,22 @@ def fit_petab(
             f"restarts=0 fits from the stored parameters, of which {lacking[0]!r} has no value; try restarts=10."
         )
     attempts, failed = list(known), list[int]()
-    numbers = {each.number for each in known}
-    for number, found in fit_from_starts(objective, restarts, seed, nominal, evaluations, numbers):
-        if found is None:
+    numbers = {fit.number for fit in known}
+    for number, attempt in fit_from_starts(objective, restarts, seed, nominal, evaluations, numbers):
+        if attempt is None:
             failed.append(number)
             on_failure(number)
             continue
-        attempts.append(found)
-        if on_fit(found):
+        attempts.append(attempt)
+        if on_fit(attempt):
             break
     if not attempts:
         raise ValueError(f"{objective.problem.path.name} can be simulated from none of the starts; look at its bounds.")
-    return PEtabFit(objective, tuple(sorted(attempts, key=lambda each: -each.log_likelihood)), tuple(failed))
+    return PEtabFit(objective, tuple(sorted(attempts, key=lambda fit: -fit.log_likelihood)), tuple(failed))
 
 
 def profile_end(fit: PEtabFit, at: int, side: int, level: float) -> float:
-    """Where the profile of a parameter falls by half the quantile of chi squared, or the bound that comes before."""
+    """Finds where a parameter's profile falls by half the quantile of chi squared, or returns its bound if nearer."""
     optimizer, bound = Optimizer(fit.objective), fit.objective.bounds[side > 0][at]
     threshold = optimizer.value(fit.x) - 0.5 * normal_quantile(level) ** 2
     error = fit.standard_errors[at]
@@ -523,9 +530,9 @@ def profile_end(fit: PEtabFit, at: int, side: int, level: float) -> float:
         is_bound = outside is None and side * (trial - bound) >= 0
         start = warm.copy()
         start[at] = trial = bound if is_bound else trial
-        found = optimizer.maximise(start, held=[at])
-        if found is not None and optimizer.value(found.x) >= threshold:
-            inside, warm = trial, found.x
+        profile_fit = optimizer.maximise(start, held=[at])
+        if profile_fit is not None and optimizer.value(profile_fit.x) >= threshold:
+            inside, warm = trial, profile_fit.x
             step *= 1.5
             if is_bound:
                 return float(bound)

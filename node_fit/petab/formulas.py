@@ -4,14 +4,14 @@ from ..expressions.parsing import PETAB_DIALECT, ParseError, parse_text
 from ..expressions.tree import Expression, ExpressionSize, Number, Symbol, measure, symbols
 
 TIME = "time"
-# Formulas come from files of others. These limits bound the time to parse and to trace them.
+# Limits on formulas from untrusted files, which bound the time to parse and to trace them.
 MAX_DEPTH, MAX_NODES = 100, 200_000
-# The same of a formula of a table or a rule with all that it names written out: `evaluate` calls itself for each level.
+# Maximum depth of a formula with all its names written out; `evaluate` recurses once per level.
 MAX_DEPTH_WRITTEN_OUT, MAX_NODES_OF_TEXT = 250, 10_000
 
 
 class FormulaError(ValueError):
-    """Raised for a text that is no formula."""
+    """Raised for text that is not a formula."""
 
 
 def parse_formula(text: str | float, place: str) -> Expression:
@@ -20,9 +20,9 @@ def parse_formula(text: str | float, place: str) -> Expression:
     **Arguments:**
 
     - `text`: the formula, or a number.
-    - `place`: where it is written, for the sentence about one that is wrong.
+    - `place`: its location, for the error message.
 
-    **Raises:** `FormulaError` that says what is wrong, and at which column.
+    **Raises:** `FormulaError` with the reason and the column.
     """
     if isinstance(text, int | float):
         return Number(float(text))
@@ -35,7 +35,7 @@ def parse_formula(text: str | float, place: str) -> Expression:
 
 
 def refuse_large(size: ExpressionSize, place: str) -> None:
-    """Refuses a formula that takes too long to trace, or too many calls of `evaluate` within each other."""
+    """Refuses a formula that takes too long to trace, or too many nested calls of `evaluate`."""
     if size.depth > MAX_DEPTH_WRITTEN_OUT or size.nodes > MAX_NODES_OF_TEXT:
         raise FormulaError(
             f"{place}: with what it names written out, the formula is nested over {MAX_DEPTH_WRITTEN_OUT} deep or has "
@@ -44,13 +44,13 @@ def refuse_large(size: ExpressionSize, place: str) -> None:
 
 
 def is_affine_in_time(formula: Expression, moving: frozenset[str]) -> bool:
-    """Whether a formula is of first degree in the time, and holds no name that moves."""
+    """Whether a formula is affine in the time, and contains no moving name."""
     if isinstance(formula, Number):
         return True
     if isinstance(formula, Symbol):
         return formula.name not in moving
-    inside = [TIME in symbols(each) for each in formula.arguments]
-    affine = all(is_affine_in_time(each, moving) for each in formula.arguments)
+    inside = [TIME in symbols(argument) for argument in formula.arguments]
+    affine = all(is_affine_in_time(argument, moving) for argument in formula.arguments)
     if not any(inside) or formula.function in ("+", "-", "negative"):
         return affine
     return affine and ((formula.function == "*" and sum(inside) == 1) or (formula.function == "/" and not inside[1]))

@@ -29,9 +29,9 @@ from .tables import PEtabError, Problem, observation_parameters
 
 
 class Kind(NamedTuple):
-    """What experiments that are simulated together have in common.
+    """The common structure of experiments that are simulated together.
 
-    - `before_equilibrium`: for each condition, whether the state comes to rest under it.
+    - `before_equilibrium`: for each condition, whether the state reaches an equilibrium under it.
     - `formulas`: for each condition, new values that depend on the state.
     - `ends_steady`: whether the state is measured at an infinite time.
     """
@@ -44,8 +44,8 @@ class Kind(NamedTuple):
 class Block(NamedTuple):
     """Measurements of one observable in experiments of one kind.
 
-    - `places`: of the measurements in the problem. `experiment`, `row`: of their states.
-    - `overrides`: for each placeholder, which of the problem's overrides stands for it.
+    - `places`: indices of the measurements in the problem. `experiment`, `row`: indices of their states.
+    - `overrides`: for each placeholder, the index of the override that replaces it.
     """
 
     observable: str
@@ -61,8 +61,8 @@ class Block(NamedTuple):
 class Group:
     """Experiments that one program simulates.
 
-    - `begins`: when each condition begins. `stops`: when states are recorded under it; infinite ones are padding.
-    - `targets`: what each condition changes to a value that depends on parameters alone. `given`: which experiments do.
+    - `begins`: start time of each condition. `stops`: times at which states are recorded; infinite ones are padding.
+    - `targets`: names that each condition sets from parameters alone. `given`: mask of the experiments that set them.
     - `values`: the formulas of these values.
     """
 
@@ -75,7 +75,7 @@ class Group:
     blocks: tuple[Block, ...]
 
     def changed_values(self, parameters: Mapping[str, Value]) -> tuple[Float[Array, "experiment _"], ...]:
-        """The new values under each condition."""
+        """Returns the new values under each condition."""
         return tuple(
             jnp.stack([
                 stack_scalars([0.0 if formula is None else evaluate(formula, parameters) for formula in row])
@@ -95,9 +95,9 @@ class Planner:
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        changed = (each.changes for periods in problem.experiments.values() for each in periods)
+        changed = (period.changes for periods in problem.experiments.values() for period in periods)
         self.targets = tuple(dict.fromkeys(name for changes in changed for name in changes))
-        used = (f for each in problem.measurements for f in (*each.overrides, *each.noise_overrides))
+        used = (f for row in problem.measurements for f in (*row.overrides, *row.noise_overrides))
         self.overrides = {formula: at for at, formula in enumerate(dict.fromkeys(used))}
 
     def kind(self, name: str) -> Kind:
@@ -110,7 +110,9 @@ class Planner:
             )
             for period in periods
         )
-        steady = any(each.time == np.inf and each.experiment == name for each in self.problem.measurements)
+        steady = any(
+            measurement.time == np.inf and measurement.experiment == name for measurement in self.problem.measurements
+        )
         return Kind(tuple(period.time == -np.inf for period in periods), formulas, steady)
 
     def groups(self) -> tuple[Group, ...]:
@@ -122,7 +124,7 @@ class Planner:
     def group(self, kind: Kind, names: Sequence[str]) -> Group:
         experiments = [self.problem.experiments[name] for name in names]
         count = len(kind.before_equilibrium)
-        begins = np.array([[0.0 if p.time == -np.inf else p.time for p in each] for each in experiments])
+        begins = np.array([[0.0 if p.time == -np.inf else p.time for p in periods] for periods in experiments])
         rows = [self.rows(name) for name in names]
         stops: list[np.ndarray] = []
         for at in range(count):
@@ -131,20 +133,28 @@ class Planner:
             stops.append(np.array(padded).reshape(len(names), length))
         values: list[tuple[tuple[Expression | None, ...], ...]] = []
         targets: list[tuple[str, ...]] = []
-        given: list[np.ndarray] = []
+        is_set: list[np.ndarray] = []
         for at in range(count):
             inside = dict(kind.formulas[at])
-            found = dict.fromkeys(name for each in experiments for name in each[at].changes if name not in inside)
-            targets.append(tuple(found))
-            given.append(np.array([[name in each[at].changes for name in found] for each in experiments], bool))
-            values.append(tuple(tuple(each[at].changes.get(name) for name in found) for each in experiments))
+            changed_names = dict.fromkeys(
+                name for periods in experiments for name in periods[at].changes if name not in inside
+            )
+            targets.append(tuple(changed_names))
+            is_set.append(
+                np.array([[name in periods[at].changes for name in changed_names] for periods in experiments], bool)
+            )
+            values.append(
+                tuple(tuple(periods[at].changes.get(name) for name in changed_names) for periods in experiments)
+            )
         blocks = self.blocks(names, rows, [stop.shape[1] for stop in stops])
-        return Group(kind, begins, tuple(stops), tuple(targets), tuple(given), tuple(values), blocks)
+        return Group(kind, begins, tuple(stops), tuple(targets), tuple(is_set), tuple(values), blocks)
 
     def rows(self, name: str) -> list[list[float]]:
-        """The times at which states are recorded under each condition of an experiment."""
+        """Returns the times at which states are recorded under each condition of an experiment."""
         periods = self.problem.experiments[name]
-        times = sorted({each.time for each in self.problem.measurements if each.experiment == name})
+        times = sorted(
+            {measurement.time for measurement in self.problem.measurements if measurement.experiment == name}
+        )
         begins = [period.time for period in periods]
         first = next(time for time in begins if time != -np.inf)
         if times[0] < first:
@@ -168,25 +178,25 @@ class Planner:
                 period = next(k for k, times in enumerate(rows[experiment]) if measurement.time in times)
                 row = int(offsets[period]) + rows[experiment][period].index(measurement.time)
             places.setdefault(measurement.observable, []).append((at, experiment, row))
-        return tuple(self.block(name, np.array(found)) for name, found in places.items())
+        return tuple(self.block(name, np.array(block_places)) for name, block_places in places.items())
 
     def block(self, name: str, found: Int[np.ndarray, "measurement 3"]) -> Block:
         observable = self.problem.observables[name]
         measurements = [self.problem.measurements[at] for at in map(int, found[:, 0])]
-        measured = np.array([each.value for each in measurements])
+        measured = np.array([measurement.value for measurement in measurements])
         if not np.all(np.isfinite(measured)) or (observable.scale != "lin" and np.any(measured <= 0)):
             rule = "finite" if observable.scale == "lin" else "positive where their noise is on a logarithmic scale"
             raise PEtabError(
                 f"{self.problem.path.name}: measurements of {name!r} must be {rule}, got {measured.min():g}."
             )
         indices = {
-            placeholder: np.array([self.overrides[each.overrides[k]] for each in measurements])
+            placeholder: np.array([self.overrides[measurement.overrides[k]] for measurement in measurements])
             for k, placeholder in enumerate(observable.placeholders)
         } | {
-            placeholder: np.array([self.overrides[each.noise_overrides[k]] for each in measurements])
+            placeholder: np.array([self.overrides[measurement.noise_overrides[k]] for measurement in measurements])
             for k, placeholder in enumerate(observable.noise_placeholders)
         }
-        times = np.array([each.time for each in measurements])
+        times = np.array([measurement.time for measurement in measurements])
         with jax.enable_x64(True):
             noise = Noise(observable.loss, observable.scale, jnp.asarray(measured))
         return Block(name, found[:, 0], found[:, 1], found[:, 2], times, indices, noise)
@@ -199,12 +209,12 @@ class Outputs(NamedTuple):
     log_sigma: Float[Array, " measurement"]
 
 
-# For each group the recorded states and the constants of its experiments.
+# Recorded states and constants of the experiments, by group.
 Recorded = tuple[tuple[Float[Array, "experiment row state"], Constants], ...]
 
 
 class Evaluation(NamedTuple):
-    """The log-likelihood, and what it was computed from."""
+    """The log-likelihood with the outputs and recorded states it was computed from."""
 
     value: Float[Array, ""]
     outputs: Outputs
@@ -221,29 +231,29 @@ class Derivatives(NamedTuple):
     slopes: Outputs
 
 
-# With fewer parameters forward sensitivities are as fast.
+# Number of parameters below which forward sensitivities are as fast.
 MIN_PARAMETERS_OF_SWEEP = 6
-# Evaluations in which scales, offsets and noise are fitted to a point; the longest step, and the damping.
+# Number of evaluations to fit scales, offsets and noise at a point, the longest step, and the initial damping.
 SCREENING_EVALUATIONS, LONGEST_SCREENING_STEP, SCREENING_DAMPING = 41, 1.0, Damping(1e-2, 0.2, 8.0, maximum=1e10)
 
 
 class Objective:
     """The log-likelihood of a PEtab problem.
 
-    All parameters are on their scales: a vector of the estimated ones in the order of `names`. Computation is in double
-    precision.
+    Points are vectors of the estimated parameters, on their scales, in the order of `names`. All computations use
+    double precision.
 
     **Arguments:**
 
     - `problem`: from `read_petab`.
-    - `tolerances`: of the simulation.
+    - `tolerances`: tolerances of the simulation.
     """
 
     def __init__(self, problem: Problem, tolerances: Tolerances = DEFAULT_TOLERANCES):
         self.problem, self.tolerances = problem, tolerances
         planner = Planner(problem)
-        self.estimated = [each for each in problem.parameters.values() if each.is_estimated]
-        self.names = tuple(each.name for each in self.estimated)
+        self.estimated = [parameter for parameter in problem.parameters.values() if parameter.is_estimated]
+        self.names = tuple(parameter.name for parameter in self.estimated)
         self.groups = planner.groups()
         self.system = ReactionSystem(problem.model, planner.targets)
         self.overrides = tuple(planner.overrides)
@@ -254,7 +264,7 @@ class Objective:
         self._differentiable.defvjp(self._value_and_gradient, lambda gradient, weight: (gradient * weight,))
 
     def check_values(self) -> None:
-        """Refuses a problem some of whose quantities have no value at the start."""
+        """Refuses a problem in which a quantity has no initial value."""
         always = {name for group in self.groups for name, is_given in group_targets(group).items() if is_given}
         lacking = [
             name
@@ -270,23 +280,23 @@ class Objective:
 
     @cached_property
     def nominal(self) -> Float[np.ndarray, " parameter"]:
-        """The stored values of the estimated parameters, on their scales; not a number where none is stored."""
-        return self.on_scale([each.nominal for each in self.estimated])
+        """The stored values of the estimated parameters, on their scales; NaN if none is stored."""
+        return self.on_scale([parameter.nominal for parameter in self.estimated])
 
     @cached_property
     def bounds(self) -> tuple[Float[np.ndarray, " parameter"], Float[np.ndarray, " parameter"]]:
         """Lower and upper bounds on the scales."""
-        lower = self.on_scale([each.lower for each in self.estimated])
-        return lower, self.on_scale([each.upper for each in self.estimated])
+        lower = self.on_scale([parameter.lower for parameter in self.estimated])
+        return lower, self.on_scale([parameter.upper for parameter in self.estimated])
 
     def on_scale(self, values: Sequence[float]) -> Float[np.ndarray, " parameter"]:
-        """Values of the estimated parameters, on their scales."""
+        """Transforms values of the estimated parameters to their scales."""
         with jax.enable_x64(True):
             pairs = zip(values, self.estimated, strict=True)
-            return np.array([float(to_scale(value, each.scale)) for value, each in pairs])
+            return np.array([float(to_scale(value, parameter.scale)) for value, parameter in pairs])
 
     def values(self, x: ArrayLike) -> dict[str, float]:
-        """The value of each parameter, fixed ones included, at a point."""
+        """Returns the value of each parameter at a point, including fixed ones."""
         with jax.enable_x64(True):
             return {name: float(value) for name, value in self._parameters(self._checked(x)).items()}
 
@@ -298,21 +308,23 @@ class Objective:
 
     def _parameters(self, x: Float[Array, " parameter"]) -> dict[str, Value]:
         fixed: dict[str, Value] = {
-            name: each.nominal for name, each in self.problem.parameters.items() if not each.is_estimated
+            name: parameter.nominal for name, parameter in self.problem.parameters.items() if not parameter.is_estimated
         }
-        return fixed | {each.name: from_scale(x[at], each.scale) for at, each in enumerate(self.estimated)}
+        return fixed | {
+            parameter.name: from_scale(x[at], parameter.scale) for at, parameter in enumerate(self.estimated)
+        }
 
     # Simulation
 
     def _simulate(
         self, group: Group, parameters: Mapping[str, Value], reversibly: bool
     ) -> tuple[Float[Array, "experiment row state"], Constants]:
-        """The recorded states and the constants of all experiments of a group."""
+        """Returns the recorded states and the constants of all experiments of a group."""
         run = partial(self._run, group, parameters, reversibly)
         changed = group.changed_values(parameters)
-        stops = tuple(jnp.asarray(each) for each in group.stops)
-        given = tuple(jnp.asarray(each) for each in group.given)
-        return jax.vmap(run)(jnp.asarray(group.begins), stops, given, changed)
+        stops = tuple(jnp.asarray(array) for array in group.stops)
+        is_set = tuple(jnp.asarray(array) for array in group.given)
+        return jax.vmap(run)(jnp.asarray(group.begins), stops, is_set, changed)
 
     def _run(
         self,
@@ -324,7 +336,7 @@ class Objective:
         given: tuple[Array, ...],
         values: tuple[Array, ...],
     ) -> tuple[Float[Array, "row state"], Constants]:
-        """One experiment."""
+        """Simulates one experiment."""
         system, kind = self.system, group.kind
         formulas = {**system.model.initial, **system.model.rules, **system.model.reactions}
         plain = StartScope({"time": begins[0], **parameters}, formulas, {})
@@ -362,16 +374,16 @@ class Objective:
         return tuple(self._simulate(group, parameters, reversibly) for group in self.groups)
 
     def observe(self, x: Float[Array, " parameter"], recorded: Recorded) -> Outputs:
-        """What recorded states say of each measurement; traced, in double precision."""
+        """Computes the outputs from recorded states; traced, in double precision."""
         parameters = self._parameters(x)
         overrides = stack_scalars([evaluate(f, Scope(parameters, self.problem.model.initial)) for f in self.overrides])
         simulated: list[Array] = []
         log_sigma: list[Array] = []
         for group, (states, constants) in zip(self.groups, recorded, strict=True):
             for block in group.blocks:
-                own = {name: overrides[index] for name, index in block.overrides.items()}
+                replaced = {name: overrides[index] for name, index in block.overrides.items()}
                 here = {name: as_float(value)[block.experiment] for name, value in constants.items()}
-                scope = self.system.scope(jnp.asarray(block.time), states[block.experiment, block.row], here | own)
+                scope = self.system.scope(jnp.asarray(block.time), states[block.experiment, block.row], here | replaced)
                 observable = self.problem.observables[block.observable]
                 count = (len(block.places),)
                 value = jnp.broadcast_to(as_float(evaluate(observable.formula, scope)), count)
@@ -381,12 +393,12 @@ class Objective:
         return Outputs(jnp.concatenate(simulated), jnp.concatenate(log_sigma))
 
     def _split(self, values: Array) -> list[Array]:
-        """Parts of an array along its first axis, one for each block."""
+        """Splits an array along its first axis into blocks."""
         ends = np.cumsum([len(block.places) for block in self.blocks])
         return [values[end - len(block.places) : end] for block, end in zip(self.blocks, ends, strict=True)]
 
     def total(self, outputs: Outputs) -> Float[Array, ""]:
-        """The log-likelihood of all measurements; traced."""
+        """Computes the log-likelihood of all measurements; traced."""
         parts = zip(self.blocks, self._split(outputs.simulated), self._split(outputs.log_sigma), strict=True)
         return jnp.sum(jnp.stack([jnp.sum(block.noise.log_density(z, s)) for block, z, s in parts]))
 
@@ -396,7 +408,7 @@ class Objective:
         return Evaluation(finite_or_worst(self.total(outputs)), outputs, recorded)
 
     def _differentiate(self, x: Float[Array, " parameter"]) -> Derivatives:
-        """Everything, by forward sensitivities."""
+        """Computes the log-likelihood and all derivatives with forward sensitivities."""
 
         def twice(x: Float[Array, " parameter"]) -> tuple[Outputs, Outputs]:
             outputs = self.observe(x, self._record(x))
@@ -409,7 +421,7 @@ class Objective:
     def slope_and_information(
         self, outputs: Outputs, slopes: Outputs
     ) -> tuple[Float[Array, " parameter"], Float[Array, "parameter parameter"]]:
-        """The gradient of the log-likelihood and the Fisher information, from derivatives of the outputs; traced."""
+        """Computes the gradient and the Fisher information from derivatives of the outputs; traced."""
         count = slopes.simulated.shape[1]
         gradient, fisher = jnp.zeros(count), jnp.zeros((count, count))
         split = map(self._split, (*outputs, *slopes))
@@ -425,28 +437,28 @@ class Objective:
 
     def _value_and_gradient(self, x: Float[Array, " parameter"]) -> tuple[Array, Array]:
         if not self.is_reversible:
-            found = self._differentiate(x)
-            return found.value, found.gradient
+            derivatives = self._differentiate(x)
+            return derivatives.value, derivatives.gradient
 
         def value(x: Float[Array, " parameter"]) -> Float[Array, ""]:
             return self.total(self.observe(x, self._record(x, reversibly=True)))
 
-        found, gradient = jax.value_and_grad(value)(x)
-        return finite_or_worst(found), gradient
+        log_likelihood, gradient = jax.value_and_grad(value)(x)
+        return finite_or_worst(log_likelihood), gradient
 
     @property
     def is_reversible(self) -> bool:
-        """Whether gradients come from a sweep back, which events have none of."""
+        """Whether gradients use the reverse sweep, which does not support events."""
         return len(self.names) >= MIN_PARAMETERS_OF_SWEEP and not self.problem.model.events
 
     def trace_log_prior(self, x: Float[Array, " parameter"]) -> Float[Array, ""]:
-        """`log_prior` inside a traced function."""
-        found = log_priors(self.problem.parameters, self._parameters(x))
-        return sum(found.values(), jnp.zeros(()))
+        """Computes `log_prior` inside a traced function."""
+        densities = log_priors(self.problem.parameters, self._parameters(x))
+        return sum(densities.values(), jnp.zeros(()))
 
     @cached_property
     def _programs(self) -> dict[str, Callable[[Array], PyTree]]:
-        # Vectors of many rates are worth fusing.
+        # Fusion pays off for large systems only.
         options = None if self.system.is_large else WITHOUT_FUSION_EMITTERS
         return {
             function.__name__: jax.jit(function, compiler_options=options)
@@ -454,28 +466,28 @@ class Objective:
         } | {"prior_gradient": jax.jit(jax.grad(self.trace_log_prior))}
 
     def _threads(self) -> AbstractContextManager[object]:
-        """One thread for the inverses of large matrices: several wait for each other on cores that are not idle."""
+        """Limits inverses of large matrices to one thread; several threads wait for each other on busy cores."""
         if not self.system.is_large:
             return nullcontext()
-        importlib.import_module("scipy.linalg")  # JAX uses its LAPACK, and only what is loaded is limited.
+        importlib.import_module("scipy.linalg")  # JAX uses its LAPACK, and limits apply to loaded libraries only.
         return threadpool_limits(1, user_api="blas")
 
     def evaluate(self, x: ArrayLike) -> Evaluation:
-        """The log-likelihood and what is simulated, on the scale of the noise, in the order of `blocks`."""
+        """Computes the log-likelihood and the simulated values, on the scale of the noise, in the order of `blocks`."""
         with jax.enable_x64(True), self._threads():
             return jax.device_get(self._programs["_evaluate"](self._checked(x)))
 
     def differentiate(self, x: ArrayLike) -> Derivatives:
-        """The same with gradient, Fisher information, and the derivatives of what is simulated."""
+        """Computes the same with the gradient, the Fisher information, and the derivatives of the outputs."""
         with jax.enable_x64(True), self._threads():
             return jax.device_get(self._programs["_differentiate"](self._checked(x)))
 
-    # What users ask for
+    # Public methods
 
     def log_likelihood(self, x: ArrayLike) -> float | Float[Array, ""]:
-        """The log-likelihood at a point; minus infinity where the simulation fails.
+        """Computes the log-likelihood at a point; minus infinity if the simulation fails.
 
-        May be called inside `jax.jit` and differentiated by `jax.grad`, in double precision
+        Can be called inside `jax.jit` and differentiated with `jax.grad`, in double precision
         (`jax.config.update("jax_enable_x64", True)`).
         """
         if isinstance(x, Tracer):
@@ -485,37 +497,37 @@ class Objective:
         return float(self.evaluate(x).value)
 
     def gradient(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
-        """The gradient of the log-likelihood."""
+        """Computes the gradient of the log-likelihood."""
         with jax.enable_x64(True), self._threads():
             return np.asarray(jax.device_get(self._programs["_value_and_gradient"](self._checked(x))[1]))
 
     def fisher_information(self, x: ArrayLike) -> Float[np.ndarray, "parameter parameter"]:
-        """The expected Fisher information."""
+        """Computes the expected Fisher information."""
         return np.asarray(self.differentiate(x).fisher)
 
     def log_prior(self, x: ArrayLike) -> float:
-        """The logarithm of the prior density; zero without priors."""
+        """Computes the logarithm of the prior density; zero without priors."""
         with jax.enable_x64(True):
             return float(self._programs["trace_log_prior"](self._checked(x)))
 
     def gradient_of_log_prior(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
-        """The gradient of the logarithm of the prior density."""
+        """Computes the gradient of the logarithm of the prior density."""
         with jax.enable_x64(True):
             return jax.device_get(self._programs["prior_gradient"](self._checked(x)))
 
     def simulate(self, x: ArrayLike) -> Float[np.ndarray, " measurement"]:
-        """The simulated value of each measurement, in the order of the problem, not transformed."""
-        found = np.empty(len(self.order))
+        """Simulates each measurement, in the order of the problem, not transformed."""
+        values = np.empty(len(self.order))
         for block, simulated, _ in self._blocks_at(x):
-            found[block.places] = from_scale(simulated, block.noise.scale)
-        return found
+            values[block.places] = from_scale(simulated, block.noise.scale)
+        return values
 
     def chi2(self, x: ArrayLike) -> float:
-        """The sum of the squared residuals, each divided by its sigma, on the scale of the noise."""
+        """Computes the sum of squared residuals divided by their sigmas, on the scale of the noise."""
         return float(sum(np.sum(np.asarray(b.noise.residuals(z, s)) ** 2) for b, z, s in self._blocks_at(x)))
 
     def _blocks_at(self, x: ArrayLike) -> Iterator[tuple[Block, Array, Array]]:
-        """The blocks with what is simulated for them."""
+        """Yields the blocks with their simulated values and the logarithms of sigma."""
         with jax.enable_x64(True):
             outputs = map(jnp.asarray, self.evaluate(x).outputs)
             yield from zip(self.blocks, *map(self._split, outputs), strict=True)
@@ -526,16 +538,16 @@ def finite_or_worst(value: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def group_targets(group: Group) -> dict[str, bool]:
-    """What the first condition changes, and whether it does in all experiments."""
-    given = {name: bool(group.given[0][:, at].all()) for at, name in enumerate(group.targets[0])}
-    return given | {name: True for name, _ in group.kind.formulas[0]}
+    """Returns the names that the first condition changes, and whether it changes them in all experiments."""
+    is_changed = {name: bool(group.given[0][:, at].all()) for at, name in enumerate(group.targets[0])}
+    return is_changed | {name: True for name, _ in group.kind.formulas[0]}
 
 
 class Screen:
-    """Chooses starts among points.
+    """Selects the best starts among points.
 
-    At a random point scales, offsets and noise are wrong by decades, and the likelihood says little of the dynamics.
-    They are fitted first, which needs no simulation. (Schmiester, Schälte, Fröhlich, Hasenauer and Weindl, 2020:
+    At a random point, scales, offsets and noise are wrong by decades, which masks the fit of the dynamics. They are
+    fitted first, which needs no simulation. (Schmiester, Schälte, Fröhlich, Hasenauer and Weindl, 2020:
     Efficient parameterization of large-scale dynamic models based on relative measurements. Bioinformatics 36, 594.)
     """
 
@@ -543,19 +555,19 @@ class Screen:
         self.objective = objective
         fitted = observation_parameters(objective.problem)
         self.at = np.array([at for at, name in enumerate(objective.names) if name in fitted], int)
-        self.lower, self.upper = (each[self.at] for each in objective.bounds)
+        self.lower, self.upper = (bound[self.at] for bound in objective.bounds)
 
     def choose(self, points: Float[np.ndarray, "point parameter"]) -> Float[np.ndarray, " parameter"]:
-        """The best of some points, with scales, offsets and noise fitted."""
+        """Returns the best of several points, with scales, offsets and noise fitted."""
         return max(map(self.adapt, points), key=lambda found: found[0] if np.isfinite(found[0]) else -np.inf)[1]
 
     def adapt(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
-        """The log-likelihood of a point whose scales, offsets and noise are fitted, and the point."""
-        found = self.objective.evaluate(x)
-        if not (self.at.size and np.isfinite(found.value)):
-            return float(found.value), x
+        """Fits scales, offsets and noise at a point; returns the log-likelihood and the new point."""
+        evaluation = self.objective.evaluate(x)
+        if not (self.at.size and np.isfinite(evaluation.value)):
+            return float(evaluation.value), x
         with jax.enable_x64(True):
-            value, x = jax.device_get(self._program(jnp.asarray(x), found.recorded))
+            value, x = jax.device_get(self._program(jnp.asarray(x), evaluation.recorded))
         return float(value), np.asarray(x)
 
     @cached_property
@@ -563,7 +575,7 @@ class Screen:
         return jax.jit(self._adapt, compiler_options=WITHOUT_FUSION_EMITTERS)
 
     def _adapt(self, x: Float[Array, " parameter"], recorded: Recorded) -> tuple[Array, Array]:
-        """Damped steps by the Fisher information within the bounds (Levenberg and Marquardt)."""
+        """Takes damped steps with the Fisher information within the bounds (Levenberg and Marquardt)."""
 
         def look(y: Float[Array, " parameter"]) -> tuple[Array, tuple[Array, Array]]:
             value, *local = self._differentiate(x, y, recorded)
@@ -578,7 +590,7 @@ class Screen:
     def _differentiate(
         self, x: Float[Array, " parameter"], y: Float[Array, " observation"], recorded: Recorded
     ) -> tuple[Array, Array, Array]:
-        """The log-likelihood, its gradient and the Fisher information, with other values of the fitted parameters."""
+        """Computes the log-likelihood, its gradient and the Fisher information at other fitted values."""
 
         def twice(y: Float[Array, " observation"]) -> tuple[Outputs, Outputs]:
             outputs = self.objective.observe(x.at[self.at].set(y), self._update(recorded, y))
@@ -588,9 +600,11 @@ class Screen:
         return finite_or_worst(self.objective.total(outputs)), *self.objective.slope_and_information(outputs, slopes)
 
     def _update(self, recorded: Recorded, y: Float[Array, " observation"]) -> Recorded:
-        """What was recorded, with the fitted parameters among its constants."""
+        """Returns the recorded states with the fitted parameters among their constants."""
         fitted = [self.objective.estimated[at] for at in map(int, self.at)]
-        values = {each.name: from_scale(value, each.scale) for each, value in zip(fitted, y, strict=True)}
+        values = {
+            parameter.name: from_scale(value, parameter.scale) for parameter, value in zip(fitted, y, strict=True)
+        }
         return tuple(
             (states, {**constants, **{name: jnp.full(len(states), value) for name, value in values.items()}})
             for states, constants in recorded
@@ -598,18 +612,18 @@ class Screen:
 
 
 def step_within_bounds(now: DampedSearch, lower: np.ndarray, upper: np.ndarray) -> Float[Array, " parameter"]:
-    """A point within the bounds; parameters at a bound that the gradient pushes against rest."""
+    """Returns the next point within the bounds; parameters that the gradient pushes against a bound stay fixed."""
     gradient, information = now.at
-    rests = ((now.best <= lower) & (gradient < 0)) | ((now.best >= upper) & (gradient > 0))
-    both = ~jnp.logical_or.outer(rests, rests)
-    added = jnp.where(rests, 1.0, now.damping * (jnp.diag(information) + 1e-3))
-    matrix = jnp.where(both, information, 0.0) + jnp.diag(added)
-    moved = jnp.linalg.solve(matrix, jnp.where(rests, 0.0, gradient))
-    return jnp.clip(now.best + jnp.clip(moved, -LONGEST_SCREENING_STEP, LONGEST_SCREENING_STEP), lower, upper)
+    is_fixed = ((now.best <= lower) & (gradient < 0)) | ((now.best >= upper) & (gradient > 0))
+    is_free_pair = ~jnp.logical_or.outer(is_fixed, is_fixed)
+    added = jnp.where(is_fixed, 1.0, now.damping * (jnp.diag(information) + 1e-3))
+    matrix = jnp.where(is_free_pair, information, 0.0) + jnp.diag(added)
+    raw_step = jnp.linalg.solve(matrix, jnp.where(is_fixed, 0.0, gradient))
+    return jnp.clip(now.best + jnp.clip(raw_step, -LONGEST_SCREENING_STEP, LONGEST_SCREENING_STEP), lower, upper)
 
 
 def objective(problem: Problem, tolerances: Tolerances = DEFAULT_TOLERANCES) -> Objective:
-    """The log-likelihood of a PEtab problem: `names`, `nominal`, `log_likelihood`, `gradient`, `fisher_information`.
+    """Returns a PEtab problem's objective: `names`, `nominal`, `log_likelihood`, `gradient`, `fisher_information`.
 
     ```python
     objective = node_fit.objective(node_fit.read_petab("problem.yaml"))

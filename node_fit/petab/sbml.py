@@ -17,14 +17,14 @@ from .system import Event, Model
 if TYPE_CHECKING:
     import libsbml
 
-BUILT_IN = ("l3v2extendedmath",)  # a part of Level 3 Version 2 that libSBML keeps as a package
+BUILT_IN = ("l3v2extendedmath",)  # part of Level 3 Version 2 that libSBML implements as a package
 MAX_SBML_BYTES, MAX_XML_DEPTH = 50_000_000, 400
 AVOGADRO = 6.02214179e23  # as SBML Level 3 defines it
-# The functions that compute the nodes of MathML, by libSBML's names of these.
+# Functions for MathML nodes, by their libSBML names.
 NODE_KINDS = ("", "FUNCTION_", "RELATIONAL_", "LOGICAL_")
 OPERATION_OF_NODE = {f"{kind}{element.upper()}": name for name, element in ELEMENTS.items() for kind in NODE_KINDS}
 
-# Names of libSBML's errors: of two elements with one name, and of two rules or assignments of one quantity.
+# Names of libSBML's errors for duplicate identifiers, and for two rules or assignments of one quantity.
 REPEATED = (
     "DuplicateComponentId", "DuplicateLocalParameterId", "MultipleAssignmentOrRateRules",
     "MultipleEventAssignmentsForId", "EventAndAssignmentRuleForId",
@@ -32,7 +32,7 @@ REPEATED = (
 
 
 class SBMLError(ValueError):
-    """Raised for an SBML file that is damaged, hostile, or holds what is not carried out here."""
+    """Raised for an SBML file that is damaged, hostile, or uses unsupported features."""
 
 
 def read_sbml(path: str | Path) -> Model:
@@ -54,7 +54,7 @@ def read_sbml(path: str | Path) -> Model:
         error = document.getError(at)
         if error.getSeverity() >= libsbml.LIBSBML_SEV_ERROR and error.getErrorId() != libsbml.MissingXMLEncoding:
             reason = " ".join(error.getMessage().split())
-            if error.getErrorId() == libsbml.RequiredPackagePresent:  # The end of a long sentence has its name.
+            if error.getErrorId() == libsbml.RequiredPackagePresent:  # Its name is at the end of a long message.
                 reason = f"it needs the package {document.getUnknownPackagePrefix(0)!r}, which is not read."
             raise SBMLError(f"{path.name}, line {error.getLine()}: {reason[:300]}")
     if document.getModel() is None:
@@ -64,9 +64,9 @@ def read_sbml(path: str | Path) -> Model:
 
 
 def refuse_repeated_names(library: ModuleType, document: "libsbml.SBMLDocument", place: str) -> None:
-    """Refuses two elements with one name, and two rules or assignments of one quantity: the later one would win."""
-    document.getErrorLog().clearLog()  # After a fault of reading, even of no weight, nothing would be checked.
-    document.getModel().unsetId()  # Nothing refers to it, and many a model has the name of a parameter.
+    """Refuses duplicate names, and two rules or assignments of one quantity; the later one would win silently."""
+    document.getErrorLog().clearLog()  # Any earlier read error, even a harmless one, would disable the check.
+    document.getModel().unsetId()  # Nothing refers to it, and it often equals a parameter's name.
     for category in (name for name in vars(library) if name.startswith("LIBSBML_CAT_")):
         document.setConsistencyChecks(getattr(library, category), category == "LIBSBML_CAT_IDENTIFIER_CONSISTENCY")
     document.checkConsistency()
@@ -78,7 +78,7 @@ def refuse_repeated_names(library: ModuleType, document: "libsbml.SBMLDocument",
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of an XML file, after a look at its size, its depth and its document type."""
+    """Reads an XML file after checking its size, its depth and its document type."""
     check_path(path)
     if not path.is_file():
         raise SBMLError(f"{path} does not exist or is not a file.")
@@ -114,7 +114,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 class SBMLReader:
-    """One document on its way to a `Model`."""
+    """Converts an SBML document to a `Model`."""
 
     def __init__(self, library: ModuleType, document: "libsbml.SBMLDocument", place: str):
         self.library, self.document, self.place = library, document, place
@@ -164,7 +164,7 @@ class SBMLReader:
     # Mathematics
 
     def formula(self, element: "libsbml.SBase", local: Mapping[str, Expression] | None = None) -> Expression:
-        """The mathematics of an element."""
+        """Converts the mathematics of an element."""
         node = element.getMath()  # pyright: ignore[reportAttributeAccessIssue]
         if node is None:
             self.refuse(element, "it has no formula")
@@ -341,7 +341,9 @@ class SBMLReader:
         if trigger is None:
             self.refuse(event, "an event has no trigger")
         level_3 = self.document.getLevel() >= 3
-        assignments = {each.getVariable(): self.formula(each) for each in event.getListOfEventAssignments()}
+        assignments = {
+            assignment.getVariable(): self.formula(assignment) for assignment in event.getListOfEventAssignments()
+        }
         return Event(
             event.getId() or f"event {at + 1}",
             self.formula(trigger),

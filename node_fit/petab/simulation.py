@@ -1,4 +1,4 @@
-"""Simulation of a system over one period, by Rosenbrock steps that end where events, jumps and measurements are."""
+"""Simulation of a system over one period with Rosenbrock steps that end at events, jumps and measurements."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from .system import Change, Constants, ReactionSystem
 
 MAX_EVENTS_AT_ONCE = 100
 SAFETY, MIN_GROWTH, MAX_GROWTH = 0.9, 0.2, 6.0
-# Spacings of the largest state that the error of any other may have, of many states.
+# Error allowed in every state of a large system, in float spacings of the largest state.
 ROUNDING_OF_LARGEST = 4.0
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How exactly periods are simulated.
+    """Tolerances of the simulation.
 
     - `rtol`, `atol`: relative and absolute tolerance of a step.
-    - `steady`: a state is steady when its rates, over the time that has passed, move it by at most this share.
-    - `max_steps`: the most steps of a period.
+    - `steady`: largest relative change, at the current rates over the elapsed time, of a steady state.
+    - `max_steps`: maximum number of steps per period.
     """
 
     rtol: float = 1e-8
@@ -39,22 +39,22 @@ DEFAULT_TOLERANCES = Tolerances()
 
 
 class Memory(NamedTuple):
-    """What events remember: triggers that hold, times of assignments to come, and their values."""
+    """State of the events: triggers that hold, times of pending assignments, and their values."""
 
     holds: Bool[Array, " event"]
     pending: Float[Array, " event"]
     values: tuple[Float[Array, "_"], ...]
 
 
-# The state, the memory and the number of events carried out, within a moment.
+# The state, the memory and the number of events executed at one time.
 Settling = tuple[Float[Array, " state"], Memory, int | Int[Array, ""]]
 
 
 class Progress(NamedTuple):
-    """Where a simulation is.
+    """The state of a running simulation.
 
-    - `modes`: the outcomes of comparisons in the rates, which are the same within a step.
-    - `lower`, `upper`: between these steps lies the event that is being located.
+    - `modes`: the outcomes of comparisons in the rates, which are constant within a step.
+    - `lower`, `upper`: step sizes that bracket the event being located.
     """
 
     time: Float[Array, ""]
@@ -71,11 +71,11 @@ class Progress(NamedTuple):
 
 
 class StepOutcome(NamedTuple):
-    """What came of a step.
+    """The outcome of a step.
 
     - `reaches`: whether it ends at its goal. `is_good`: whether its error is small enough. `is_taken`: whether it was
       taken, and not shortened to look for an event.
-    - `switched`: which triggers and comparisons have another value at its end.
+    - `switched`: which triggers and comparisons have changed at its end.
     """
 
     reaches: Bool[Array, ""]
@@ -88,7 +88,7 @@ class Period(NamedTuple):
     """The times of a period.
 
     - `begin`, `end`: if `end` is infinite, the period lasts until the state is steady.
-    - `stops`: when states are recorded, increasing; infinite ones are padding.
+    - `stops`: increasing times at which states are recorded; infinite ones are padding.
     """
 
     begin: Float[Array, ""]
@@ -97,7 +97,7 @@ class Period(NamedTuple):
 
 
 def first_memory(system: ReactionSystem) -> Memory:
-    """What events remember before the start."""
+    """Returns the memory of the events before the start."""
     events = system.model.events
     return Memory(
         jnp.array([event.initial for event in events], bool),
@@ -107,7 +107,7 @@ def first_memory(system: ReactionSystem) -> Memory:
 
 
 def level(trigger: Expression) -> Expression:
-    """A formula that is positive where a trigger holds, and negative elsewhere."""
+    """Returns a formula that is positive while a trigger holds, and negative otherwise."""
     if not isinstance(trigger, Application):
         return Number(1.0 if trigger == Number(True) else -1.0)
     inside = trigger.arguments
@@ -121,9 +121,9 @@ def level(trigger: Expression) -> Expression:
         case "!=":
             return Application("abs", (Application("-", inside),))
         case "and":
-            return Application("minimum", tuple(level(each) for each in inside))
+            return Application("minimum", tuple(level(argument) for argument in inside))
         case "or":
-            return Application("maximum", tuple(level(each) for each in inside))
+            return Application("maximum", tuple(level(argument) for argument in inside))
         case "not":
             return Application("negative", (level(inside[0]),))
         case _:
@@ -146,7 +146,7 @@ class Simulation:
         return stack_outcomes([evaluate(event.trigger, scope) for event in self.system.model.events])
 
     def modes(self, time: Float[Array, ""], state: Float[Array, " state"]) -> Bool[Array, " comparison"]:
-        """The outcomes of comparisons just after a moment."""
+        """Computes the outcomes of comparisons just after a time."""
         still = jax.lax.stop_gradient(time)
         # The number after zero is subnormal, and XLA rounds it to zero in some programs and not in others.
         later = jnp.where(still == 0, jnp.finfo(still.dtype).tiny, jnp.nextafter(still, jnp.inf))
@@ -160,7 +160,7 @@ class Simulation:
     # Events
 
     def rise(self, time: Value, state: Float[Array, " state"], memory: Memory) -> Memory:
-        """Takes note of triggers that begin or cease to hold."""
+        """Updates the memory with triggers that begin or cease to hold."""
         scope = self.system.scope(time, state, self.constants)
         holds = self.triggers(time, state)
         rising = holds & ~memory.holds
@@ -177,7 +177,7 @@ class Simulation:
     def execute(
         self, time: Value, state: Float[Array, " state"], memory: Memory
     ) -> tuple[Float[Array, " state"], Memory]:
-        """Carries out the event that is due and has the highest priority."""
+        """Executes the due event with the highest priority."""
         events = self.system.model.events
         scope = self.system.scope(time, state, self.constants)
         priorities = stack_scalars([evaluate(event.priority, scope) for event in events])
@@ -197,7 +197,7 @@ class Simulation:
     def settle(
         self, time: Value, state: Float[Array, " state"], memory: Memory
     ) -> tuple[Float[Array, " state"], Memory]:
-        """Carries out all events of a moment."""
+        """Executes all events that are due at a time."""
         if not self.system.model.events:
             return state, memory
 
@@ -220,7 +220,7 @@ class Simulation:
         flow: Float[Array, " state"],
         switched: Bool[Array, " watched"],
     ) -> Float[Array, ""]:
-        """Zero, with the derivative of the time of an event by whatever the state depends on."""
+        """Returns zero, with the derivative of an event time with respect to everything the state depends on."""
         watched = (*(event.trigger for event in self.system.model.events), *self.system.comparisons)
 
         def level_at(time: Float[Array, ""], state: Float[Array, " state"]) -> Float[Array, ""]:
@@ -235,11 +235,11 @@ class Simulation:
     # Steps
 
     def flow(self, time: Value, state: Float[Array, " state"], modes: Bool[Array, " comparison"]) -> Array:
-        """The time derivatives of the whole state."""
+        """Computes the time derivatives of the full state."""
         return jnp.concatenate([self.rates(time, state, modes), jnp.zeros(len(self.system.held))])
 
     def first_step(self, time: Float[Array, ""], state: Float[Array, " state"]) -> Float[Array, ""]:
-        """A first step (Hairer, Nørsett and Wanner: Solving Ordinary Differential Equations I, II.4)."""
+        """Chooses a first step (Hairer, Nørsett and Wanner: Solving Ordinary Differential Equations I, II.4)."""
         count = len(self.system.moving)
         moving, flow = state[:count], self.rates(time, state, self.modes(time, state))
         scale = self.tolerances.atol + self.tolerances.rtol * jnp.abs(moving)
@@ -248,7 +248,7 @@ class Simulation:
         return jax.lax.stop_gradient(jnp.where(jnp.isfinite(step), step, 1e-6))
 
     def attempt(self, progress: Progress, step: Float[Array, ""]) -> tuple[Float[Array, " state"], Float[Array, ""]]:
-        """The state after a step, and its error relative to the tolerance."""
+        """Returns the state after a step, and its error relative to the tolerance."""
         count = len(self.system.moving)
         if not count:
             return progress.state, jnp.zeros(())
@@ -257,16 +257,16 @@ class Simulation:
             lambda at, moving: self.rates(at, jnp.concatenate([moving, held]), progress.modes),
             progress.time, moving, step, self.system.depends_on_time, self.jacobian_of(progress),
         )  # fmt: skip
-        error, old, new = (jax.lax.stop_gradient(each) for each in (error, moving, after))
+        error, old, new = (jax.lax.stop_gradient(array) for array in (error, moving, after))
         scale = self.tolerances.atol + self.tolerances.rtol * jnp.maximum(jnp.abs(old), jnp.abs(new))
         if self.system.is_large:
-            # A small state that large ones turn into has their rounding, below which no step is short enough.
+            # A small state computed from large ones has their rounding error, which no shorter step reduces.
             scale = jnp.maximum(scale, ROUNDING_OF_LARGEST * jnp.finfo(float).eps * jnp.max(jnp.abs(new)))
         size = jnp.sqrt(jnp.mean((error / scale) ** 2))
         return jnp.concatenate([after, held]), jnp.where(jnp.isfinite(size), size, jnp.inf)
 
     def jacobian_of(self, progress: Progress) -> Callable[[Float[Array, " moving"]], Array] | None:
-        """The Jacobian of many rates; None of few."""
+        """Returns the Jacobian of a large system; None for a small one."""
         if not self.system.is_large:
             return None
         held = progress.state[len(self.system.moving) :]
@@ -275,16 +275,16 @@ class Simulation:
         )
 
     def goal(self, progress: Progress, period: Period, breaks: Float[Array, " break"]) -> Float[Array, ""]:
-        """The next time at which a step must end."""
+        """Returns the next time at which a step must end."""
         later = jnp.where(breaks > progress.time, breaks, jnp.inf)
         stop = jnp.append(period.stops, jnp.inf)[progress.row, None]
         goals = jnp.concatenate([later, progress.memory.pending, stop])
         return jnp.minimum(jnp.min(goals), period.end)
 
     def wanted_step(self, progress: Progress, remaining: Float[Array, ""], tiny: Float[Array, ""]) -> Float[Array, ""]:
-        """The step to try: halfway between those that enclose an event, or as long as the error allows."""
+        """Returns the step to try: the midpoint of the bracket around an event, or as long as the error allows."""
         middle = 0.5 * (progress.lower + progress.upper)
-        at_jump = (progress.upper >= remaining) & (progress.lower == 0)  # Most events are where steps end anyway.
+        at_jump = (progress.upper >= remaining) & (progress.lower == 0)  # Most events lie at the end of a step anyway.
         middle = jnp.where(at_jump, progress.upper - tiny, middle)
         middle = jnp.where(progress.upper - progress.lower <= tiny, progress.upper, middle)
         return jnp.where(jnp.isfinite(progress.upper), middle, progress.step)
@@ -292,7 +292,7 @@ class Simulation:
     def advance(
         self, progress: Progress, period: Period, breaks: Float[Array, " break"], waits: bool, until_steady: bool
     ) -> Progress:
-        """One step, or one look for an event within a step; what is at a stop is kept."""
+        """Takes one step, or one bisection towards an event within a step, and records the state at a stop."""
         moved, outcome = self.move(progress, period, breaks, waits)
         return self.record(moved, period, outcome.is_taken, until_steady)
 
@@ -304,9 +304,9 @@ class Simulation:
         waits: bool,
         known: StepOutcome | None = None,
     ) -> tuple[Progress, StepOutcome]:
-        """One step, or one look for an event within a step.
+        """Takes one step, or one bisection towards an event within a step.
 
-        **Arguments:** `known`: what came of this step before; when it is repeated, rounding must not decide otherwise.
+        **Arguments:** `known`: the earlier outcome of this step, so that rounding can't change it in a repetition.
         """
         time, goal = progress.time, self.goal(progress, period, breaks)
         remaining = goal - time
@@ -328,18 +328,18 @@ class Simulation:
             length = jax.lax.stop_gradient(step)
             is_taken = is_good & jnp.where(changes, length - progress.lower <= tiny, jnp.isinf(progress.upper))
             is_taken = is_taken if known is None else known.is_taken
-            looks = is_good & ~is_taken
-            lower = jnp.where(looks, jnp.where(changes, progress.lower, length), 0.0)
-            upper = jnp.where(looks, jnp.where(changes, length, progress.upper), jnp.inf)
+            is_bisecting = is_good & ~is_taken
+            lower = jnp.where(is_bisecting, jnp.where(changes, progress.lower, length), 0.0)
+            upper = jnp.where(is_bisecting, jnp.where(changes, length, progress.upper), jnp.inf)
             flow = self.flow(after, new, progress.modes)
             slip = jnp.where(changes & is_taken & ~reaches, self.slip(after, new, flow, switched), 0.0)
             new, after = new + flow * slip, after + slip
-            settled, remembered = self.settle(after, new, memory)
+            state_after_events, memory_after_events = self.settle(after, new, memory)
             happens = is_taken & ~(waits & (after >= period.end))
-            new = jnp.where(happens, settled, new)
-            memory = jax.tree.map(lambda a, b: jnp.where(happens, a, b), remembered, memory)
+            new = jnp.where(happens, state_after_events, new)
+            memory = jax.tree.map(lambda a, b: jnp.where(happens, a, b), memory_after_events, memory)
         growth = jnp.clip(SAFETY * jnp.maximum(error, 1e-12) ** (-1 / ROSENBROCK_ERROR_ORDER), MIN_GROWTH, MAX_GROWTH)
-        # A step that ends at a stop, or at an event that has been located, says little about the length of the next.
+        # A step cut short by a stop or a located event is no guide to the length of the next one.
         is_cut = is_good & (reaches | jnp.isfinite(progress.upper))
         proposed = jnp.where(is_cut, jnp.maximum(step * growth, progress.step), step * growth)
         next_step = jnp.where(is_good & ~is_taken, progress.step, jax.lax.stop_gradient(proposed))
@@ -351,7 +351,7 @@ class Simulation:
         return moved, StepOutcome(reaches, is_good, is_taken, switched)
 
     def record(self, progress: Progress, period: Period, is_taken: Bool[Array, ""], until_steady: bool) -> Progress:
-        """Keeps a state at a stop, and looks whether it is steady."""
+        """Records a state at a stop, and checks whether it is steady."""
         if until_steady:
             progress = progress._replace(is_steady=is_taken & self.is_steady(progress, period))
         count = period.stops.shape[0]
@@ -363,7 +363,7 @@ class Simulation:
         return progress._replace(row=progress.row + is_stop, rows=rows)
 
     def is_steady(self, progress: Progress, period: Period) -> Bool[Array, ""]:
-        """Whether the rates, over the time that has passed, move no state by more than the tolerance."""
+        """Whether the current rates, over the elapsed time, change no state by more than the tolerance."""
         count = len(self.system.moving)
         if not count:
             return jnp.asarray(True)
@@ -379,12 +379,12 @@ class Simulation:
 
         **Arguments:**
 
-        - `state`, `memory`: at its beginning, after the changes of its condition.
+        - `state`, `memory`: values at its beginning, after the changes of its condition.
         - `waits`: whether events at its end wait for the changes that begin the next period.
         - `until_steady`: whether it ends when the state is steady.
 
-        **Returns:** the state at the end, the states at the stops, and what events remember. What could not be
-        simulated is not a number.
+        **Returns:** the state at the end, the states at the stops, and the memory of the events. Values that could not
+        be simulated are NaN.
         """
         breaks = self.system.break_times(state, self.constants)
 
@@ -397,7 +397,7 @@ class Simulation:
         return self.end_of(last, period, until_steady), last.rows, last.memory
 
     def begin(self, period: Period, state: Float[Array, " state"], memory: Memory) -> Progress:
-        """Where a simulation of a period begins, once the events of its first moment have happened."""
+        """Returns the initial progress of a period, after the events at its first time."""
         state, memory = self.settle(period.begin, state, memory)
         rows = jnp.full((period.stops.shape[0], state.size), jnp.nan)
         rows = jnp.where((period.stops == period.begin)[:, None], state, rows)
@@ -408,17 +408,17 @@ class Simulation:
         )  # fmt: skip
 
     def goes_on(self, progress: Progress, period: Period, until_steady: bool) -> Bool[Array, ""]:
-        """Whether more steps follow."""
+        """Whether the simulation needs more steps."""
         is_over = progress.is_steady if until_steady else progress.time >= period.end
         is_stuck = progress.step <= 1e-14 * jnp.abs(progress.time)
         return ~is_over & ~is_stuck & (progress.steps < self.tolerances.max_steps)
 
     def end_of(self, last: Progress, period: Period, until_steady: bool) -> Float[Array, " state"]:
-        """The state at the end of a period; not a number where it was not reached."""
+        """Returns the state at the end of a period; NaN if it was not reached."""
         is_done = last.is_steady if until_steady else last.time >= period.end
         return jnp.where(is_done, last.state, jnp.nan)
 
 
 def stack_outcomes(outcomes: Sequence[Value]) -> Bool[Array, " outcome"]:
-    """Outcomes of conditions as one vector."""
-    return jnp.stack([jnp.asarray(each, bool) for each in outcomes]) if outcomes else jnp.zeros(0, bool)
+    """Stacks outcomes of conditions into one vector."""
+    return jnp.stack([jnp.asarray(outcome, bool) for outcome in outcomes]) if outcomes else jnp.zeros(0, bool)

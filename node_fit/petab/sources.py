@@ -1,4 +1,4 @@
-"""Where a problem is: in PEtab's files, or an SBML model beside a table; and networks or another loss in it."""
+"""Sources of problems: PEtab's files, or an SBML model with a table; and networks or another loss for a problem."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,21 +32,20 @@ from .tables import (
 )
 
 MOST_WIDTH = 50
-# Weights are looked for within these bounds, and have a standard normal density. The output's size is on a logarithmic
-# scale.
+# Bounds of the weights, which have a standard normal prior, and bounds of the output's size, on a logarithmic scale.
 GREATEST_WEIGHT, LEAST_SIZE, GREATEST_SIZE = 10.0, 1e-5, 1e5
-# The most names in a sentence.
+# Maximum number of names in a message.
 MOST_LISTED = 12
 TIME_COLUMNS = ("time", "t", "Time", "TIME")
-# Bounds of a positive parameter that has no value.
+# Bounds of a positive parameter without a value.
 LEAST_VALUE, GREATEST_VALUE = 1e-5, 1e5
-# The scale of the noise is looked for between these shares of the standard deviation of what is measured.
+# Bounds of the noise scale, as shares of the standard deviation of the measurements.
 LEAST_NOISE_SHARE, FIRST_NOISE_SHARE, MOST_NOISE_SHARE = 1e-4, 0.1, 10.0
 
 
 @dataclass(frozen=True)
 class PEtab:
-    """Where a PEtab problem is: `data=petab` of the command.
+    """The source of a PEtab problem: `data=petab` of the command.
 
     **Arguments:**
 
@@ -64,8 +63,7 @@ class PEtab:
 
 
 def with_loss(problem: Problem, loss: AbstractLikelihood | str) -> Problem:
-    """A problem whose measurements have other noise than its tables name, on the same scale, such as noise with
-    outliers.
+    """Returns a problem with another noise distribution than in its tables, on the same scale, to allow for outliers.
 
     ```python
     problem = node_fit.with_loss(node_fit.read_petab("problem.yaml"), "huber")
@@ -77,17 +75,21 @@ def with_loss(problem: Problem, loss: AbstractLikelihood | str) -> Problem:
     """
     chosen = as_loss(loss)
     if not isinstance(chosen, AbstractResidualLoss) or chosen.shapes:
-        names = [name for name, each in LOSSES.items() if isinstance(each, AbstractResidualLoss) and not each.shapes]
+        names = [
+            name
+            for name, candidate in LOSSES.items()
+            if isinstance(candidate, AbstractResidualLoss) and not candidate.shapes
+        ]
         raise PEtabError(
             f"{problem.path.name}: loss must be {', '.join(names[:-1])} or {names[-1]} with constants that are given, "
             f"since a PEtab problem has scales for its noise alone; got {type(chosen).__name__}."
         )
-    observables = {name: each._replace(loss=chosen) for name, each in problem.observables.items()}
+    observables = {name: observable._replace(loss=chosen) for name, observable in problem.observables.items()}
     return replace(problem, observables=observables)
 
 
 def with_networks(problem: Problem, networks: Mapping[str, Sequence[str]], width: int = 5) -> Problem:
-    """A problem in which networks stand for what its model lacks.
+    """Returns a problem in which networks replace unknown parts of its model.
 
     ```python
     problem = node_fit.with_networks(node_fit.read_petab("problem.yaml"), {"v1": ["A", "B"]})
@@ -95,9 +97,9 @@ def with_networks(problem: Problem, networks: Mapping[str, Sequence[str]], width
 
     **Arguments:**
 
-    - `networks`: for each network, the names that it sees. Its own name is that of a reaction, whose rate it becomes;
-      of a constant, whose value it becomes; or of a state, to whose derivative it is added.
-    - `width`: of its layer of `tanh`.
+    - `networks`: the inputs of each network, by its name. The name is that of a reaction, whose rate it becomes; of a
+      constant, whose value it becomes; or of a state, to whose derivative it is added.
+    - `width`: width of its `tanh` layer.
 
     **Raises:** `PEtabError` for names that the model does not have, or that can't be a network.
     """
@@ -111,15 +113,17 @@ def with_network(problem: Problem, name: str, inputs: Sequence[str], width: int,
     model, parameters = problem.model, problem.parameters
     if not inputs:
         raise PEtabError(f"networks.{name} must name what it sees, as in networks.{name}=[A,B].")
-    for each in inputs:
-        if each not in model.names() or (each == name and name not in model.rates):
-            raise PEtabError(f"networks.{name}: {each!r} is nothing that it can see{nearest(each, model, name)}.")
-    weights = {each.name: each for each in network_parameters(name, inputs, width, seed)}
-    formula = network_formula(name, {each: typical_size(problem, each) for each in inputs}, width)
+    for input_name in inputs:
+        if input_name not in model.names() or (input_name == name and name not in model.rates):
+            raise PEtabError(
+                f"networks.{name}: {input_name!r} is nothing that it can see{nearest(input_name, model, name)}."
+            )
+    weights = {new.name: new for new in network_parameters(name, inputs, width, seed)}
+    formula = network_formula(name, {input_name: typical_size(problem, input_name) for input_name in inputs}, width)
     changed = replace(problem, model=model_with(model, name, formula))
-    # Constants of the rate that the network stands for are estimated no more.
+    # Constants that occur only in the replaced rate are no longer estimated.
     lost = {name} | (set(used_names(problem)) - set(used_names(changed)))
-    kept = {each: parameter for each, parameter in parameters.items() if each not in lost}
+    kept = {label: parameter for label, parameter in parameters.items() if label not in lost}
     changed.model.check([*weights, *kept])
     return replace(changed, parameters={**weights, **kept})
 
@@ -130,18 +134,18 @@ def check_width(width: object) -> None:
 
 
 def used_names(problem: Problem) -> Iterator[str]:
-    """The names in all formulas of a problem."""
+    """Collects the names in all formulas of a problem."""
     formulas = [formula for _, formula in problem.model.formulas()]
-    formulas += [formula for each in problem.observables.values() for formula in (each.formula, each.noise)]
-    formulas += [formula for each in problem.measurements for formula in (*each.overrides, *each.noise_overrides)]
-    periods = [period for each in problem.experiments.values() for period in each]
+    formulas += [formula for row in problem.observables.values() for formula in (row.formula, row.noise)]
+    formulas += [formula for row in problem.measurements for formula in (*row.overrides, *row.noise_overrides)]
+    periods = [period for experiment in problem.experiments.values() for period in experiment]
     formulas += [formula for period in periods for formula in period.changes.values()]
     for formula in dict.fromkeys(formulas):
         yield from symbols(formula)
 
 
 def model_with(model: Model, name: str, formula: Expression) -> Model:
-    """A model in which a formula is the rate of a reaction, the value of a constant, or adds to a derivative."""
+    """Returns a model with a formula as a reaction's rate, as a constant's value, or added to a derivative."""
     if name in model.reactions:
         return replace(model, reactions={**model.reactions, name: formula})
     if name in model.rates:
@@ -151,15 +155,15 @@ def model_with(model: Model, name: str, formula: Expression) -> Model:
     if any(name in event.assignments for event in model.events):
         raise PEtabError(f"networks.{name}: an event of {model.place} sets {name!r}, which can't be a network then.")
     if name in model.initial or name in model.rules:
-        initial = {each: start for each, start in model.initial.items() if each != name}
+        initial = {quantity: start for quantity, start in model.initial.items() if quantity != name}
         return replace(model, initial=initial, rules={**model.rules, name: formula})
     raise PEtabError(f"networks: {name!r} is no reaction, constant or state of {model.place}{nearest(name, model)}.")
 
 
 def list_places(problem: Problem) -> str:
-    """What a network may stand for in a problem, in words."""
+    """Lists the names that a network can replace in a problem, as text."""
     model = problem.model
-    others = {*model.rates, *model.containers.values(), *(name for each in model.events for name in each.assignments)}
+    others = {*model.rates, *model.containers.values(), *(name for event in model.events for name in event.assignments)}
     places = {
         "the rate of": list(model.reactions),
         "the constant": [name for name in model.initial if name not in others],
@@ -178,12 +182,14 @@ def nearest(name: str, model: Model, *but: str) -> str:
 
 
 def typical_size(problem: Problem, name: str) -> float:
-    """The largest measured or the first value of a quantity; 1 if neither is known."""
+    """Returns the largest measured or the initial value of a quantity; 1 if neither is known."""
     if name == TIME:
-        sizes = [each.time for each in problem.measurements]
+        sizes = [measurement.time for measurement in problem.measurements]
     else:
-        observed = {each.name for each in problem.observables.values() if each.formula == Symbol(name)}
-        sizes = [abs(each.value) for each in problem.measurements if each.observable in observed]
+        observed = {
+            observable.name for observable in problem.observables.values() if observable.formula == Symbol(name)
+        }
+        sizes = [abs(measurement.value) for measurement in problem.measurements if measurement.observable in observed]
     start = problem.model.initial.get(name)
     if not sizes and isinstance(start, Number):
         sizes = [abs(float(start.value))]
@@ -191,29 +197,29 @@ def typical_size(problem: Problem, name: str) -> float:
 
 
 def network_formula(name: str, sizes: Mapping[str, float], width: int) -> Expression:
-    """`size * (bias + weights @ tanh(biases + weights @ (inputs / sizes)))`."""
+    """Returns `size * (bias + weights @ tanh(biases + weights @ (inputs / sizes)))`."""
 
     def product(*factors: Expression) -> Expression:
         return Application("*", factors)
 
-    scaled = {each: Application("/", (Symbol(each), Number(size))) for each, size in sizes.items()}
+    scaled = {input_name: Application("/", (Symbol(input_name), Number(size))) for input_name, size in sizes.items()}
     terms: list[Expression] = [Symbol(f"{name}_bias")]
     for unit in range(1, width + 1):
-        inside = [product(Symbol(f"{name}_{unit}_{each}"), scaled[each]) for each in sizes]
+        inside = [product(Symbol(f"{name}_{unit}_{input_name}"), scaled[input_name]) for input_name in sizes]
         layer = Application("+", (Symbol(f"{name}_{unit}_bias"), *inside))
         terms.append(product(Symbol(f"{name}_{unit}"), Application("tanh", (layer,))))
     return product(Symbol(f"{name}_size"), Application("+", tuple(terms)))
 
 
 def network_parameters(name: str, inputs: Sequence[str], width: int, seed: int) -> Iterator[TableParameter]:
-    """The weights; the stored ones are of a network that is 0 everywhere."""
+    """Yields the weights; the stored values give a network that is 0 everywhere."""
     random = np.random.default_rng(seed)
     yield table_parameter(f"{name}_size", "log10", LEAST_SIZE, GREATEST_SIZE, 1.0)
     yield weight(f"{name}_bias", 0.0)
     for unit in range(1, width + 1):
         yield weight(f"{name}_{unit}", 0.0)
-        for each in ("bias", *inputs):
-            yield weight(f"{name}_{unit}_{each}", round(float(random.normal()), 3))
+        for source in ("bias", *inputs):
+            yield weight(f"{name}_{unit}_{source}", round(float(random.normal()), 3))
 
 
 def weight(name: str, value: float) -> TableParameter:
@@ -223,7 +229,7 @@ def weight(name: str, value: float) -> TableParameter:
 
 
 def table_parameter(name: str, scale: str, lower: float, upper: float, nominal: float) -> TableParameter:
-    """An estimated parameter that no table has, with the row that it would be."""
+    """Returns an estimated parameter that is in no table, with its row."""
     row = {
         "parameterId": name, "parameterScale": scale, "lowerBound": repr(lower), "upperBound": repr(upper),
         "nominalValue": "" if math.isnan(nominal) else repr(nominal), "estimate": "1",
@@ -239,12 +245,13 @@ class SBML:
 
     - `path`: the model's file.
     - `table`: the measurements, one row per time, in any format of `node_fit.read_table`.
-    - `time`, `trajectory`: columns of times and of the names of trajectories. If no time is named, it is `time` or `t`.
-    - `observables`: columns that are fitted, or a formula for each: `{"signal": "scale * (A + B)"}`. `None` for all
-      columns that are nothing else, which must have names of the model.
+    - `time`, `trajectory`: columns of times and of the names of trajectories. The default time is `time` or `t`.
+    - `observables`: fitted columns, or their formulas by column: `{"signal": "scale * (A + B)"}`. `None` for all
+      columns without another role, which must have names of the model.
     - `conditions`: columns, constant within a trajectory, that set the model's quantities of these names.
-    - `parameters`: the model's quantities to estimate, starts of species among them; `None` for those without a value.
-    - `decades`: how far around its value in the model a parameter is looked for. `bounds`: instead, by name.
+    - `parameters`: the model's quantities to estimate, including initial values of species; `None` for those without a
+      value.
+    - `decades`: bounds of a parameter, in decades around its value in the model. `bounds`: explicit bounds by name.
     - `noise`: its distribution, one of PEtab's. `sigma`: its scale, for all columns or by column, or `estimate`.
     - `networks`, `width`: as of `with_networks`.
     """
@@ -266,7 +273,7 @@ class SBML:
     def read(self) -> Problem:
         """Reads both files.
 
-        **Raises:** `ValueError` or `FileNotFoundError`, in a sentence that names the file and the column or the key.
+        **Raises:** `ValueError` or `FileNotFoundError` that names the file and the column or the key.
         """
         self.check()
         model, columns = read_sbml(self.path), column_names(Path(self.table))
@@ -277,8 +284,10 @@ class SBML:
             raise PEtabError(f"noise must be one of {', '.join(NOISES)}, got {self.noise!r:.30}.")
         if not (math.isfinite(self.decades) and self.decades > 0):
             raise PEtabError(f"decades must be positive, got {self.decades}.")
-        given = [self.sigma] if isinstance(self.sigma, (str, int, float)) else list(self.sigma.values())
-        wrong = [each for each in given if each != "estimate" and (isinstance(each, str) or not 0 < each < math.inf)]
+        sigmas = [self.sigma] if isinstance(self.sigma, (str, int, float)) else list(self.sigma.values())
+        wrong = [
+            sigma for sigma in sigmas if sigma != "estimate" and (isinstance(sigma, str) or not 0 < sigma < math.inf)
+        ]
         if wrong:
             raise PEtabError(f"sigma must be `estimate` or a positive number, got {wrong[0]!r:.30}.")
         for name, pair in self.bounds.items():
@@ -287,7 +296,7 @@ class SBML:
 
 
 class ModelTable:
-    """A model and a table on their way to a `Problem`."""
+    """Builds a `Problem` from a model and a table."""
 
     def __init__(self, given: SBML, model: Model, columns: Sequence[str]):
         self.given, self.model, self.columns = given, model, columns
@@ -304,11 +313,11 @@ class ModelTable:
 
     def problem(self) -> Problem:
         self.check_conditions()
-        parameters = {each.name: each for each in self.parameters()}
+        parameters = {parameter.name: parameter for parameter in self.parameters()}
         observables: dict[str, Observable] = {}
         for at, (column, formula) in enumerate(self.formulas.items()):
-            noise, own = self.noise(column, self.data.ys[..., at])
-            parameters |= {each.name: each for each in own}
+            noise, noise_parameters = self.noise(column, self.data.ys[..., at])
+            parameters |= {parameter.name: parameter for parameter in noise_parameters}
             loss, scale = NOISES[self.given.noise]
             observables[column] = Observable(column, formula, noise, loss, scale, (), ())
         experiments = {name: (Condition(0.0, self.changes(at)),) for at, name in enumerate(self.data.trajectories)}
@@ -321,7 +330,7 @@ class ModelTable:
     # Columns
 
     def observed_formulas(self) -> dict[str, Expression]:
-        """A formula for each column that is fitted."""
+        """Returns a formula for each fitted column."""
         given, model = self.given.observables, self.model.place
         if isinstance(given, Mapping):
             return {str(name): parse_formula(text, f"observables.{name}") for name, text in given.items()}
@@ -353,14 +362,14 @@ class ModelTable:
                 )
 
     def changes(self, trajectory: int) -> dict[str, Expression]:
-        """What the conditions of a trajectory set."""
+        """Returns the values that the conditions of a trajectory set."""
         first = self.data.us[trajectory, 0]
         return {name: Number(float(first[self.data.inputs.index(name)])) for name in self.given.conditions}
 
     # Parameters
 
     def parameters(self) -> list[TableParameter]:
-        """The estimated quantities of the model, and names in formulas of observables that it does not have."""
+        """Returns the estimated quantities of the model, and the unknown names in formulas of observables."""
         given, model = self.given, self.model
         new = [name for formula in self.formulas.values() for name in symbols(formula) if name not in self.names]
         lacking = [name for name in model.without_value() if name not in (*given.conditions, *given.networks)]
@@ -386,7 +395,7 @@ class ModelTable:
         return [self.parameter(name) for name in names]
 
     def constants(self) -> list[str]:
-        """Quantities that have a value of their own, do not move, and are no compartments."""
+        """Quantities with a value that do not move and are not compartments."""
         containers = set(self.model.containers.values())
         return [name for name in self.model.initial if name not in self.model.rates and name not in containers]
 
@@ -411,7 +420,7 @@ class ModelTable:
         return table_parameter(name, "log10" if lower > 0 else "lin", lower, upper, value if inside else math.nan)
 
     def value(self, name: str) -> float:
-        """The value of a quantity at the start; not a number without one."""
+        """Returns the initial value of a quantity; NaN without one."""
         formulas = {**self.model.initial, **self.model.rules}
         if name not in formulas:
             return math.nan
@@ -419,16 +428,16 @@ class ModelTable:
             return float(as_float(evaluate(formulas[name], Scope({"time": 0.0}, formulas))))
 
     def noise(self, column: str, ys: Float[np.ndarray, "trajectory time"]) -> tuple[Expression, list[TableParameter]]:
-        """The scale of the noise of a column, and the parameter that it is, if it is estimated."""
+        """Returns the noise scale of a column, and its parameter if it is estimated."""
         sigma = self.given.sigma
-        given = sigma if isinstance(sigma, (str, int, float)) else sigma.get(column, "estimate")
-        if not isinstance(given, str):
-            return Number(float(given)), []
-        known = ys[np.isfinite(ys)]
+        column_sigma = sigma if isinstance(sigma, (str, int, float)) else sigma.get(column, "estimate")
+        if not isinstance(column_sigma, str):
+            return Number(float(column_sigma)), []
+        measured = ys[np.isfinite(ys)]
         scale = NOISES[self.given.noise][1]
         with np.errstate(invalid="ignore", divide="ignore"):
-            known = known if scale == "lin" else np.log(known) if scale == "log" else np.log10(known)
-        spread = float(np.std(known[np.isfinite(known)])) if np.isfinite(known).any() else 0.0
+            measured = measured if scale == "lin" else np.log(measured) if scale == "log" else np.log10(measured)
+        spread = float(np.std(measured[np.isfinite(measured)])) if np.isfinite(measured).any() else 0.0
         spread = spread or 1.0
         name = f"sigma_{column}"
         bounds = LEAST_NOISE_SHARE * spread, MOST_NOISE_SHARE * spread
@@ -436,7 +445,7 @@ class ModelTable:
 
 
 def measurements(data: Dataset) -> Iterable[Measurement]:
-    """The measured values of a table, in the order of its trajectories, columns and rows."""
+    """Yields the measured values of a table, in the order of its trajectories, columns and rows."""
     for at, trajectory in enumerate(data.trajectories):
         for column, state in enumerate(data.states):
             for row in range(int(data.lengths[at])):

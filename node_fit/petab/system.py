@@ -1,4 +1,4 @@
-"""A model as a system of equations: which quantities move, are held or follow from rules, and their values by name."""
+"""A model as a system of equations: quantities with rates, held quantities, rules, and their values by name."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,8 +31,8 @@ from .formulas import MAX_DEPTH_WRITTEN_OUT, TIME, is_affine_in_time
 
 Constants = Mapping[str, Value]
 ZERO = Number(0.0)
-MAX_SHOWN = 8  # names of a circle in the sentence about it
-# Names, numbers and operations in the rates beyond which operations of one kind are computed together. Random networks
+MAX_SHOWN = 8  # maximum number of names of a circle in its error message
+# Number of names, numbers and operations in the rates above which operations of one kind are batched. Random networks
 # of 25, 50, 100 and 200 states (500, 1,000, 2,000 and 3,900 of them) then compile in 1.0, 0.6, 0.5 and 0.35 of the
 # time, and are simulated in 0.8, 0.9, 0.5 and 0.6 of it; Bachmann's model, with 460, takes 1.5 times as long.
 MANY_PARTS = 1_000
@@ -40,13 +40,13 @@ MANY_PARTS = 1_000
 
 @dataclass(frozen=True)
 class Event:
-    """What happens when a condition begins to hold.
+    """Assignments that are executed when a condition begins to hold.
 
-    - `trigger`: the condition. `initial`: what it was before the start.
-    - `delay`, `priority`: how much later the assignments happen, and in which order among simultaneous ones.
+    - `trigger`: the condition. `initial`: its value before the start.
+    - `delay`, `priority`: delay of the assignments, and their priority among simultaneous ones.
     - `assignments`: the new value of each name.
     - `is_persistent`: whether the assignments still happen if the condition ceases to hold during the delay.
-    - `from_trigger_time`: whether their values are those of the moment of the trigger, not of the execution.
+    - `from_trigger_time`: whether their values are computed at the time of the trigger, not of the execution.
     """
 
     name: str
@@ -61,14 +61,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Model:
-    """Equations of a model, by names.
+    """The equations of a model, by name.
 
     Species are integrated as amounts. The value of a species that has a container is a concentration.
 
     - `place`: the file, for error messages.
-    - `initial`: the value at the start of all that is not given by a rule.
-    - `rates`: the time derivative of what moves, of amounts for species.
-    - `rules`: what follows from the rest at all times. `reactions`: the rates of reactions.
+    - `initial`: the initial values of all quantities without a rule.
+    - `rates`: the time derivatives of the moving quantities; of amounts for species.
+    - `rules`: quantities computed from the others at all times. `reactions`: the rates of reactions.
     - `containers`: the compartment of each species that is a concentration.
     """
 
@@ -92,7 +92,7 @@ class Model:
         return frozenset((*self.initial, *self.rates, *self.rules, *self.reactions, TIME))
 
     def formulas(self) -> Iterator[tuple[str, Expression]]:
-        """All formulas, and what each is of."""
+        """Yields all formulas, each with a description of its owner."""
         for kind, group in (("start", self.initial), ("rate", self.rates), ("rule", self.rules)):
             yield from ((f"the {kind} of {name!r}", formula) for name, formula in group.items())
         yield from ((f"the reaction {name!r}", formula) for name, formula in self.reactions.items())
@@ -101,13 +101,13 @@ class Model:
                 yield f"the event {event.name!r}", formula
 
     def without_value(self) -> list[str]:
-        """The quantities that are used and have no value at the start."""
+        """Returns the quantities that are used but have no initial value."""
         used = {name for _, formula in self.formulas() for name in symbols(formula)} | set(self.rates)
         numbers = {name: each.value for name, each in self.initial.items() if isinstance(each, Number)}
         return [name for name, value in numbers.items() if value != value and name in used]
 
     def check(self, known: Iterable[str] = ()) -> None:
-        """Refuses unknown names, and rules that refer to each other in a circle or in a chain that is too long."""
+        """Refuses unknown names, and rules that form a circle or a chain that is too long."""
         names = self.names().union(known)
         for owner, formula in self.formulas():
             unknown = next((name for name in symbols(formula) if name not in names), None)
@@ -134,14 +134,14 @@ class Model:
 
 
 class Change(NamedTuple):
-    """A new value, and whether it is given: else the old one stays."""
+    """A new value, and whether it replaces the old one."""
 
     is_given: Bool[Array, ""] | bool
     value: Value
 
 
 class Scope(Mapping[str, Value]):
-    """Values by name, computed when they are asked for, once."""
+    """Values by name, computed on first access and cached."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Scope(Mapping[str, Value]):
 
 
 class StartScope(Scope):
-    """Values at the start, where changes take precedence over all else."""
+    """Initial values, with changes that take precedence over everything else."""
 
     def __init__(self, known: Mapping[str, Value], formulas: Mapping[str, Expression], changes: Mapping[str, Change]):
         super().__init__({name: value for name, value in known.items() if name not in changes}, formulas)
@@ -183,9 +183,9 @@ class StartScope(Scope):
 
 @dataclass(frozen=True)
 class ReactionSystem:
-    """A model whose quantities are sorted: `moving` ones have rates, `held` ones change in events and conditions.
+    """A model with sorted quantities: `moving` ones have rates, `held` ones change in events and conditions.
 
-    The state is a vector of the moving and then the held quantities, of amounts for species. All others are constants.
+    The state is a vector of the moving quantities, then the held ones; species are amounts. All others are constants.
 
     **Arguments:**
 
@@ -204,7 +204,7 @@ class ReactionSystem:
     def held(self) -> tuple[str, ...]:
         model = self.model
         changed = {name: None for event in model.events for name in event.assignments} | dict.fromkeys(self.targets)
-        # Concentrations in a container that changes keep what they are by their amount.
+        # Species in a container of changing size keep their amounts.
         resized = {*changed, *model.rates, *model.rules}
         changed |= {name: None for name, container in model.containers.items() if container in resized}
         return tuple(name for name in changed if name not in model.rates and name not in model.rules)
@@ -216,7 +216,7 @@ class ReactionSystem:
     def start(
         self, parameters: Mapping[str, Value], changes: Mapping[str, Change], time: Value
     ) -> tuple[Float[Array, " state"], Constants]:
-        """The first state, and the constants.
+        """Returns the initial state and the constants.
 
         **Arguments:**
 
@@ -240,12 +240,12 @@ class ReactionSystem:
         constants: Constants,
         frozen: Mapping[Expression, Value] = MappingProxyType({}),
     ) -> Scope:
-        """The value of each name.
+        """Returns the values by name.
 
         **Arguments:**
 
-        - `time`, `state`: of one moment, or of several along the first axis.
-        - `frozen`: values of comparisons, which are then not computed.
+        - `time`, `state`: at one time, or at several along the first axis.
+        - `frozen`: values of comparisons, which are used instead of computed ones.
         """
         known = {**constants, TIME: time}
         stored = {name: state[..., at] for at, name in enumerate(self.states)}
@@ -261,18 +261,18 @@ class ReactionSystem:
     def rates(
         self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
     ) -> Float[Array, " moving"]:
-        """The time derivatives of the moving quantities, with the outcomes of all comparisons as given."""
+        """Computes the time derivatives of the moving quantities, with fixed outcomes of all comparisons."""
         if self.is_large:
             return jnp.asarray(self.weights) @ self.terms(time, state, constants, modes)
         frozen: dict[Expression, Value] = {formula: modes[at] for at, formula in enumerate(self.comparisons)}
         scope = self.scope(time, state, constants, frozen)
         return stack_scalars([evaluate(formula, scope, frozen) for formula in self.model.rates.values()])
 
-    # Of many rates
+    # Large systems
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether rates have so many operations that those of one kind are computed together."""
+        """Whether the rates have more than `MANY_PARTS` parts, so that operations of one kind are batched."""
         model = self.model
         every = (*model.rates.values(), *model.rules.values(), *model.reactions.values())
         return sum(measure(formula).nodes for formula in every) > MANY_PARTS
@@ -284,21 +284,21 @@ class ReactionSystem:
 
     @cached_property
     def distinct_terms(self) -> tuple[Expression, ...]:
-        """The terms of all rates, each once."""
-        return tuple(dict.fromkeys(term for each in self.sums for term in each))
+        """The distinct terms of all rates."""
+        return tuple(dict.fromkeys(term for terms in self.sums for term in terms))
 
     @cached_property
     def weights(self) -> Float[np.ndarray, "moving term"]:
-        """The factor of each term in each rate: the stoichiometry, where the terms are reactions."""
+        """The factor of each term in each rate: the stoichiometry, if the terms are reactions."""
         places = {term: at for at, term in enumerate(self.distinct_terms)}
         weights = np.zeros((len(self.sums), len(places)))
-        for row, each in zip(weights, self.sums, strict=True):
-            row[[places[term] for term in each]] = [*each.values()]
+        for row, terms in zip(weights, self.sums, strict=True):
+            row[[places[term] for term in terms]] = [*terms.values()]
         return weights
 
     @cached_property
     def constant_names(self) -> tuple[str, ...]:
-        """What rates may name beside the states and the time."""
+        """The names that rates use besides the states and the time."""
         model = self.model
         formulas = (*model.rates.values(), *model.rules.values(), *model.reactions.values())
         used = dict.fromkeys(itertools.chain(*(symbols(formula) for formula in formulas), model.containers.values()))
@@ -306,7 +306,7 @@ class ReactionSystem:
 
     @cached_property
     def together(self) -> Together:
-        """The terms of all rates, from the state, the time and the constants."""
+        """The terms of all rates as a batched function of the state, the time and the constants."""
         model, stored = self.model, set(self.states) & set(self.model.containers)
         amounts = {name: f"amount of {name}" if name in stored else name for name in self.states}
         contents = {name: Application("/", (Symbol(amounts[name]), Symbol(model.containers[name]))) for name in stored}
@@ -315,20 +315,20 @@ class ReactionSystem:
 
     @cached_property
     def pattern(self) -> Bool[np.ndarray, "term moving"]:
-        """Which terms may change with which moving quantities."""
+        """The sparsity pattern of the terms' derivatives with respect to the moving quantities."""
         return self.together.dependencies[:, : len(self.moving)]
 
     def terms(
         self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
     ) -> Float[Array, " term"]:
-        """The terms of all rates."""
+        """Computes the terms of all rates."""
         values = stack_scalars([time, *(constants[name] for name in self.constant_names)])
         return self.together(jnp.concatenate([state, values]), modes)
 
     def jacobian(
         self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
     ) -> Float[Array, "moving moving"]:
-        """The derivatives of many rates by the moving quantities: each of their terms depends on few."""
+        """Computes the Jacobian of the rates in the moving quantities; each term depends on few of them."""
         count = len(self.moving)
 
         def terms(moving: Float[Array, " moving"]) -> Float[Array, " term"]:
@@ -338,14 +338,14 @@ class ReactionSystem:
 
     @cached_property
     def comparisons(self) -> tuple[Application, ...]:
-        """The comparisons in rates, and in what rates may depend on."""
+        """The comparisons in the rates, rules and reactions."""
         model = self.model
         every = (*model.rates.values(), *model.rules.values(), *model.reactions.values())
         return tuple(dict.fromkeys(call for formula in every for call in comparisons(formula)))
 
     @cached_property
     def depends_on_time(self) -> bool:
-        """Whether rates may hold the time."""
+        """Whether the rates, rules or reactions contain the time."""
         formulas = [*self.model.rates.values(), *self.model.rules.values(), *self.model.reactions.values()]
         return any(TIME in symbols(formula) for formula in formulas)
 
@@ -356,12 +356,12 @@ class ReactionSystem:
         changes: Mapping[str, Change],
         keeps_concentrations: bool,
     ) -> Float[Array, " state"]:
-        """The state after changes that happen at once.
+        """Returns the state after simultaneous changes.
 
         **Arguments:**
 
         - `scope`: the values before. `changes`: the new values by name.
-        - `keeps_concentrations`: whether species keep their concentrations in a compartment whose size changes, as
+        - `keeps_concentrations`: whether species in a compartment that changes size keep their concentrations, as
           under PEtab's conditions, or their amounts, as in SBML's events.
         """
         after = {name: jnp.where(g, as_float(v), as_float(scope[name])) for name, (g, v) in changes.items()}
@@ -383,7 +383,7 @@ class ReactionSystem:
 
     @cached_property
     def time_comparisons(self) -> tuple[Expression, ...]:
-        """Differences of two sides of comparisons that change their sign at a time which the constants give."""
+        """Differences of the two sides of comparisons whose sign changes at a time fixed by the constants."""
         model = self.model
         targets = {name for event in model.events for name in event.assignments}
         moving = frozenset((*model.rates, *model.rules, *model.reactions, *targets))
@@ -392,11 +392,11 @@ class ReactionSystem:
         return tuple(d for d in differences if TIME in symbols(d) and is_affine_in_time(d, moving))
 
     def break_times(self, state: Float[Array, " state"], constants: Constants) -> Float[Array, " break"]:
-        """Times at which rates or triggers jump; infinite where there is none."""
+        """Computes the times at which rates or triggers jump; infinite if a comparison never changes."""
         ends = [self.scope(time, state, constants) for time in (0.0, 1.0)]
-        found: list[Array] = []
+        breaks: list[Array] = []
         for difference in self.time_comparisons:
             at_zero, at_one = (as_float(evaluate(difference, scope)) for scope in ends)
             slope = at_one - at_zero
-            found.append(jnp.where(slope == 0, jnp.inf, -at_zero / jnp.where(slope == 0, 1.0, slope)))
-        return stack_scalars(found)
+            breaks.append(jnp.where(slope == 0, jnp.inf, -at_zero / jnp.where(slope == 0, 1.0, slope)))
+        return stack_scalars(breaks)

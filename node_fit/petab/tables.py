@@ -23,7 +23,7 @@ from .system import Model
 
 MAX_YAML_BYTES, MAX_TABLE_BYTES, MAX_NODES_OF_OBSERVABLES = 100_000, 200_000_000, 100_000
 SCALES = ("lin", "log", "log10")
-# The distributions of PEtab 2, and of the priors and transformations of PEtab 1: loss and scale of the values.
+# Distributions of PEtab 2, and of the priors and transformations of PEtab 1: loss and scale of the values.
 NOISES = {
     "normal": (LEAST_SQUARES, "lin"), "laplace": (Laplace(), "lin"),
     "log-normal": (LEAST_SQUARES, "log"), "log-laplace": (Laplace(), "log"),
@@ -42,7 +42,7 @@ class PEtabError(ValueError):
 
 
 class Prior(NamedTuple):
-    """A prior density, of the value or of the value on the parameter's scale."""
+    """A prior density of the value, or of the value on the parameter's scale."""
 
     name: str
     numbers: tuple[float, ...]
@@ -64,7 +64,7 @@ class TableParameter(NamedTuple):
 
 
 class Observable(NamedTuple):
-    """What is measured: its formula, that of the noise's scale, and how the noise is distributed."""
+    """An observable: its formula, the formula of the noise scale, and the distribution of the noise."""
 
     name: str
     formula: Expression
@@ -76,7 +76,7 @@ class Observable(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """A measured value, and what replaces the observable's placeholders."""
+    """A measured value, with the overrides of the observable's placeholders."""
 
     observable: str
     experiment: str
@@ -88,7 +88,7 @@ class Measurement(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """When changes happen, and the new values; the time is negative infinity before an equilibrium."""
+    """The time of changes and the new values; the time is negative infinity before an equilibrium."""
 
     time: float
     changes: Mapping[str, Expression]
@@ -124,7 +124,7 @@ class Problem:
 
 
 class Row(NamedTuple):
-    """A row of a table, and how to name it in an error."""
+    """A row of a table, with its location for error messages."""
 
     cells: Mapping[str, str]
     place: str
@@ -145,7 +145,7 @@ class Row(NamedTuple):
     def formulas(self, column: str) -> tuple[Expression, ...]:
         text = self.text(column, "")
         place = f"{self.place}, column {column!r}"
-        return tuple(parse_formula(each, place) for each in text.split(";")) if text else ()
+        return tuple(parse_formula(part, place) for part in text.split(";")) if text else ()
 
     def formula(self, column: str) -> Expression:
         return parse_formula(self.text(column), f"{self.place}, column {column!r}")
@@ -180,7 +180,7 @@ def read_petab(path: str | Path) -> Problem:
 
 
 class PEtabReader:
-    """The files of a problem on their way to a `Problem`."""
+    """Converts the files of a problem to a `Problem`."""
 
     def __init__(self, path: Path, content: Mapping[str, object]):
         self.path, self.content = path, content
@@ -195,7 +195,7 @@ class PEtabReader:
             self.note("entity", row.text("petabEntityId"), row)
             if row.text("modelEntityId", ""):
                 self.aliases[row.text("petabEntityId")] = Symbol(row.text("modelEntityId"))
-        parameters = {each.name: each for each in self.parameters(version)}
+        parameters = {parameter.name: parameter for parameter in self.parameters(version)}
         observables = {
             self.note("observable", row.text("observableId"), row): self.observable(row)
             for row in self.rows(content, "observable_files")
@@ -208,7 +208,7 @@ class PEtabReader:
         return Problem(self.path, version, model, parameters, observables, used, measurements)
 
     def note(self, kind: str, name: str, row: Row) -> str:
-        """Notes which row defines a name, and gives the name.
+        """Records which row defines a name, and returns the name.
 
         **Raises:** `PEtabError` if an earlier row defines it.
         """
@@ -227,7 +227,7 @@ class PEtabReader:
         return only
 
     def file(self, name: object) -> Path:
-        """A file of the problem, which must not lie outside its folder."""
+        """Returns the path of a file of the problem, which must not lie outside its folder."""
         folder = self.path.parent.resolve()
         if not isinstance(name, str) or "://" in name:
             raise PEtabError(f"{self.path.name}: {name!r:.80} is not the path of a file.")
@@ -255,7 +255,7 @@ class PEtabReader:
         return self.file(entry.get("location"))
 
     def rows(self, content: Mapping[str, object], key: str) -> Iterator[Row]:
-        """The rows of all tables of a kind."""
+        """Yields the rows of all tables of a kind."""
         given = content.get(key) or list[object]()
         paths = [self.file(name) for name in (given if is_list(given) else [given])]
         for at, path in enumerate(paths):
@@ -308,11 +308,13 @@ class PEtabReader:
         name = row.text("observableId")
         formula, noise = self.rename(row.formula("observableFormula")), self.rename(row.formula("noiseFormula"))
         self.count_parts(measure(formula), measure(noise))
-        given = row.text("noiseDistribution", "normal")
+        distribution = row.text("noiseDistribution", "normal")
         transformation = row.text("observableTransformation", "lin")
-        if given not in NOISES:
-            raise PEtabError(f"{row.place}: noiseDistribution must be one of {', '.join(NOISES)}, got {given!r:.20}.")
-        loss, scale = NOISES[given]
+        if distribution not in NOISES:
+            raise PEtabError(
+                f"{row.place}: noiseDistribution must be one of {', '.join(NOISES)}, got {distribution!r:.20}."
+            )
+        loss, scale = NOISES[distribution]
         if transformation not in SCALES:
             raise PEtabError(
                 f"{row.place}: observableTransformation must be lin, log or log10, got {transformation!r}."
@@ -333,19 +335,19 @@ class PEtabReader:
             )
 
     def expand(self, observables: Mapping[str, Observable]) -> dict[str, Observable]:
-        """The observables, in whose formulas the names of others are replaced by their formulas."""
-        edges = {name: observables.keys() & symbols(each.formula) for name, each in observables.items()}
+        """Replaces the names of other observables in formulas of observables by their formulas."""
+        edges = {name: observables.keys() & symbols(observable.formula) for name, observable in observables.items()}
         try:
             order = tuple(TopologicalSorter(edges).static_order())
         except CycleError as error:
             name = error.args[1][0]
             raise FormulaError(f"{self.path.name}: the observable {name!r} refers to itself in a circle.") from None
-        # The sizes are known before anything is replaced: each of a few observables may name the one before twice.
+        # Sizes are checked before replacement; they grow exponentially if observables name their predecessors twice.
         sizes: dict[str, ExpressionSize] = {}
         for name in order:
             sizes[name] = measure(observables[name].formula, sizes)
             refuse_large(sizes[name], f"{self.path.name}: the observable {name!r}")
-        noises = {name: measure(each.noise, sizes) for name, each in observables.items()}
+        noises = {name: measure(observable.noise, sizes) for name, observable in observables.items()}
         for name, size in noises.items():
             refuse_large(size, f"{self.path.name}: the noise of the observable {name!r}")
         self.parts = 0
@@ -354,8 +356,8 @@ class PEtabReader:
         for name in order:
             formulas[name] = substitute(observables[name].formula, formulas)
         return {
-            name: each._replace(formula=formulas[name], noise=substitute(each.noise, formulas))
-            for name, each in observables.items()
+            name: observable._replace(formula=formulas[name], noise=substitute(observable.noise, formulas))
+            for name, observable in observables.items()
         }
 
     def measurement(
@@ -394,7 +396,7 @@ class PEtabReader:
             name = row.text("conditionId")
             self.note(f"target of the condition {name!r},", target.name, row)
             conditions.setdefault(name, {})[target.name] = self.rename(row.formula("targetValue"))
-        found: dict[str, dict[float, dict[str, Expression]]] = {}
+        times_by_name: dict[str, dict[float, dict[str, Expression]]] = {}
         for row in self.rows(content, "experiment_files"):
             condition = row.text("conditionId", "")
             if condition and condition not in conditions:
@@ -404,26 +406,26 @@ class PEtabReader:
                 raise PEtabError(f"{row.place}: time must be a number or -inf, got nan.")
             for target in conditions.get(condition, {}):
                 self.note(f"change at the time {time:g} of the experiment {name!r} of", target, row)
-            found.setdefault(name, {}).setdefault(time, {}).update(conditions.get(condition, {}))
+            times_by_name.setdefault(name, {}).setdefault(time, {}).update(conditions.get(condition, {}))
         experiments = {
             name: tuple(Condition(time, changes) for time, changes in sorted(times.items()))
-            for name, times in found.items()
+            for name, times in times_by_name.items()
         }
         for name, periods in experiments.items():
-            if periods[-1].time == -math.inf:  # What is measured is the equilibrium.
+            if periods[-1].time == -math.inf:  # Measurements are taken at the equilibrium.
                 experiments[name] = (*periods, Condition(0.0, {}))
         return {"": (Condition(0.0, {}),), **experiments}
 
     def pairs_of_conditions(
         self, content: Mapping[str, object], measurements: list[Row]
     ) -> dict[str, tuple[Condition, ...]]:
-        """The experiments of version 1: a condition, after an equilibrium under another one if one is named."""
+        """Returns the experiments of version 1: a condition, optionally after an equilibrium under another one."""
         conditions: dict[str, dict[str, Expression]] = {}
         for row in self.rows(content, "condition_files"):
-            given = {name: text for name, text in row.cells.items() if name not in ("conditionId", "conditionName")}
+            cells = {name: text for name, text in row.cells.items() if name not in ("conditionId", "conditionName")}
             conditions[self.note("condition", row.text("conditionId"), row)] = {
                 name: self.rename(row.formula(name))
-                for name, text in given.items()
+                for name, text in cells.items()
                 if text.strip() and text.strip().lower() != "nan"
             }
         experiments: dict[str, tuple[Condition, ...]] = {}
@@ -451,7 +453,7 @@ def pair_of_conditions(row: Row) -> str:
 
 
 def numbered_placeholders(pattern: str, used: set[str]) -> tuple[str, ...]:
-    """The placeholders of a pattern that are used, from 1 on."""
+    """Returns the used placeholders of a pattern, numbered from 1."""
     names: list[str] = []
     while pattern.format(len(names) + 1) in used:
         names.append(pattern.format(len(names) + 1))
@@ -459,11 +461,11 @@ def numbered_placeholders(pattern: str, used: set[str]) -> tuple[str, ...]:
 
 
 def prior_of_version_1(row: Row) -> Prior | None:
-    given = row.text("objectivePriorType", "")
-    if not given:
+    prior_type = row.text("objectivePriorType", "")
+    if not prior_type:
         return None
-    is_on_scale = given.startswith(ON_SCALE)
-    name = given.removeprefix(ON_SCALE).lower() if is_on_scale else PRIORS_OF_VERSION_1.get(given, given)
+    is_on_scale = prior_type.startswith(ON_SCALE)
+    name = prior_type.removeprefix(ON_SCALE).lower() if is_on_scale else PRIORS_OF_VERSION_1.get(prior_type, prior_type)
     return checked_prior(row, name, "objectivePriorParameters", is_on_scale, is_truncated=False)
 
 
@@ -491,7 +493,7 @@ def checked_prior(row: Row, name: str, column: str, is_on_scale: bool, is_trunca
 def check_problem(problem: Problem) -> None:
     """Refuses names that nothing defines, targets that rules compute, and quantities without a value."""
     model, file = problem.model, problem.path.name
-    targets = {name for periods in problem.experiments.values() for each in periods for name in each.changes}
+    targets = {name for periods in problem.experiments.values() for condition in periods for name in condition.changes}
     ruled = next((name for name in sorted(targets) if name in model.rules or name in model.reactions), None)
     if ruled is not None:
         raise PEtabError(f"{file}: a condition sets {ruled!r}, which a rule or a reaction of the model computes.")
@@ -513,12 +515,14 @@ def check_problem(problem: Problem) -> None:
 
 
 def refuse_useless_noise(problem: Problem, targets: Collection[str]) -> None:
-    """Refuses noise whose scale is a number that is not positive, of which no measurement has a likelihood."""
+    """Refuses noise whose scale is a fixed number that is not positive, which has no likelihood."""
     fixed: dict[str, Value] = {
-        name: each.nominal for name, each in problem.parameters.items() if not each.is_estimated and name not in targets
+        name: parameter.nominal
+        for name, parameter in problem.parameters.items()
+        if not parameter.is_estimated and name not in targets
     }
     for observable, overrides in dict.fromkeys(
-        (each.observable, each.noise_overrides) for each in problem.measurements
+        (measurement.observable, measurement.noise_overrides) for measurement in problem.measurements
     ):
         placeholders = problem.observables[observable].noise_placeholders
         noise = substitute(problem.observables[observable].noise, dict(zip(placeholders, overrides, strict=True)))
@@ -540,10 +544,18 @@ def refuse_unknown(formula: Expression, known: set[str] | frozenset[str], owner:
 
 
 def observation_parameters(problem: Problem) -> frozenset[str]:
-    """The estimated parameters that only observables and noise depend on: scales, offsets, standard deviations."""
+    """Returns the estimated parameters of observables and noise alone: scales, offsets, standard deviations."""
     model = problem.model
     changes = [period.changes for periods in problem.experiments.values() for period in periods]
     used = {name for _, formula in model.formulas() for name in symbols(formula)}
-    used |= {name for each in changes for formula in each.values() for name in symbols(formula)}
-    used |= {name for each in changes for name in each} | {*model.rates, *model.rules, *model.containers.values()}
-    return frozenset(name for name, each in problem.parameters.items() if each.is_estimated and name not in used)
+    used |= {
+        name for condition_changes in changes for formula in condition_changes.values() for name in symbols(formula)
+    }
+    used |= {name for condition_changes in changes for name in condition_changes} | {
+        *model.rates,
+        *model.rules,
+        *model.containers.values(),
+    }
+    return frozenset(
+        name for name, parameter in problem.parameters.items() if parameter.is_estimated and name not in used
+    )

@@ -1,4 +1,4 @@
-"""What plots show: a trajectory as Matplotlib and pages draw it, the data of a plot, and the style that all share."""
+"""Data and style of plots: trajectories as drawn by Matplotlib and on pages, the curves of a plot, and the style."""
 
 import functools
 import io
@@ -65,16 +65,15 @@ class Curves:
 
     - `splits`: the data of each role: `train`, and held-out data such as `validation` and `test`. If a trajectory of a
       role is also in `train`, and only its later rows are scored, it is a forecast of that trajectory.
-    - `dense`: the model's curve for each role at times of its own, as `(ts, ys)` of shapes `(trajectory, n)` and
+    - `dense`: the model's curve for each role on its own time grid, as `(ts, ys)` of shapes `(trajectory, n)` and
       `(trajectory, n, state)`; not finite where the solve fails.
-    - `bands`: lower and upper edges of bands around the curves, in the shape of the curves; empty if there are none.
-    - `left_out`: number of further trajectories.
-    - `at_rows`: the model's states at the data's own times; where they are missing, the curve is interpolated.
+    - `bands`: lower and upper edges of bands around the curves, in the shape of the curves; empty without bands.
+    - `left_out`: number of trajectories that were left out.
+    - `at_rows`: the model's states at the times of the data; if missing, the curve is interpolated.
     - `hidden`: names of the model's hidden states.
-    - `dense_hidden`: curves of these for each role, shape `(trajectory, n, hidden)`; empty if there are none.
-    - `counted`: the data of each role, whole, with the rows and values that count in errors; where it is missing, all
-      count.
-    - `inputs`: how inputs go on between rows; see `node_fit.Solver`.
+    - `dense_hidden`: curves of the hidden states for each role, shape `(trajectory, n, hidden)`; empty without any.
+    - `counted`: the complete data of each role, with the rows and values that count in errors; if missing, all count.
+    - `inputs`: interpolation of inputs between rows; see `node_fit.Solver`.
     """
 
     splits: dict[str, Dataset]
@@ -89,7 +88,7 @@ class Curves:
 
     @staticmethod
     def of(simulated: Simulated, counted: Mapping[str, Dataset]) -> "Curves":
-        """The curves of a simulation of data, of which these rows count."""
+        """Returns the curves of a simulation; `counted` holds the scored rows."""
         return Curves(
             splits=simulated.pictured,
             dense=simulated.dense,
@@ -103,7 +102,7 @@ class Curves:
         )
 
     def curve(self, role: str, row: int) -> "Curve":
-        """The model's curve of one trajectory."""
+        """Returns the model's curve of one trajectory."""
         ts, ys = self.dense[role]
         bands = (self.bands[role][0][row], self.bands[role][1][row]) if role in self.bands else None
         hidden = self.dense_hidden[role][row] if role in self.dense_hidden else None
@@ -116,8 +115,8 @@ class Curve(NamedTuple):
     """A model's curve between measurements, from the start of a trajectory.
 
     - `ts`, `ys`: times and states.
-    - `bands`: lower and upper edges of bands, if there are some.
-    - `hidden`: the hidden states, if there are some.
+    - `bands`: lower and upper edges of bands, or None.
+    - `hidden`: the hidden states, or None.
     - `events`: doses, resets and switches of the trajectory.
     """
 
@@ -133,12 +132,12 @@ class Segment:
     """A trajectory's rows in one split.
 
     - `role`, `name`: the split, and the trajectory. The role `context` holds rows that are known, but not scored.
-    - `ts`, `ys`, `us`: times, measurements (NaN where there is none that counts for the role) and inputs.
-    - `error`: NRMSE, NaN where nothing counts.
+    - `ts`, `ys`, `us`: times, measurements (NaN where none counts for the role) and inputs.
+    - `error`: NRMSE, NaN if nothing counts.
     - `curve`: the model's curve, from the start of the trajectory if it is known there.
-    - `limits`: -1 where the value lies below what `ys` has, 1 where above, else 0; None if all are exact.
-    - `place`: where the segment stands in the table that it comes from.
-    - `other_end`: of the interval in which such a value lies, NaN where there is none; None if nowhere is one.
+    - `limits`: -1 where the value lies below `ys`, 1 where it lies above, else 0; None if all are exact.
+    - `place`: position of the segment in its source table.
+    - `other_end`: the other end of the interval that contains a value, NaN without one; None if no value has one.
     """
 
     role: str
@@ -154,24 +153,24 @@ class Segment:
 
     @property
     def is_between(self) -> Bool[np.ndarray, "row state"]:
-        """Where a value lies between two limits."""
+        """Mask of values that lie between two limits."""
         return np.isfinite(self.ys) & np.isfinite(np.nan if self.other_end is None else self.other_end)
 
     @property
     def sides(self) -> Int[np.ndarray, "row state"]:
-        """On which side of a single limit a value lies; 0 of others."""
+        """The side of a single limit on which a value lies; 0 for other values."""
         return np.zeros(self.ys.shape, np.int8) if self.limits is None else np.where(self.is_between, 0, self.limits)
 
 
 @dataclass
 class Trajectory:
-    """A trajectory as drawn: its segments in the order of time, the later ones being forecasts of the first.
+    """A trajectory as drawn: its segments in order of time; later ones are forecasts of the first.
 
     - `errors`: NRMSE by role.
     - `end`: its last time.
     - `rank`: `best`, `median`, `worst` or empty.
 
-    `held` and `error` are computed once, after it is complete.
+    `held` and `error` are computed once, after the trajectory is complete.
     """
 
     name: str
@@ -188,27 +187,27 @@ class Trajectory:
 
     @functools.cached_property
     def held(self) -> bool:
-        """Whether any of it was held out from the fit."""
+        """Whether any part was held out from the fit."""
         return any(role != TRAIN for role in self.errors)
 
     @functools.cached_property
     def error(self) -> float:
-        """What ranks it: the error of what was held out, if something was; infinite if it is unknown."""
-        known = {role: error for role, error in self.errors.items() if not math.isnan(error)}
-        held = [error for role, error in known.items() if role != TRAIN]
-        return max(held) if held else known.get(TRAIN, math.inf)
+        """The error used for ranking: that of held-out data if present, else of fitted data; infinite if unknown."""
+        errors = {role: error for role, error in self.errors.items() if not math.isnan(error)}
+        held = [error for role, error in errors.items() if role != TRAIN]
+        return max(held) if held else errors.get(TRAIN, math.inf)
 
     @property
     def forecast(self) -> float | None:
-        """The time after which rows are held out; None if all are, or none."""
+        """The time after which rows are held out; None if all or no rows are."""
         before = [segment for segment in self.segments if segment.role in (TRAIN, CONTEXT)]
         return float(before[-1].ts[-1]) if before and self.held else None
 
     @property
     def curve(self) -> Curve:
         """The curve that reaches furthest in time."""
-        known = [segment.curve for segment in self.segments if segment.curve is not None]
-        return max(known, key=lambda curve: curve.ts[-1])
+        curves = [segment.curve for segment in self.segments if segment.curve is not None]
+        return max(curves, key=lambda curve: curve.ts[-1])
 
     @property
     def events(self) -> Marks:
@@ -217,35 +216,35 @@ class Trajectory:
 
 
 def join_segments(segments: Iterable[tuple[Segment, bool]]) -> list[Trajectory]:
-    """One trajectory for all segments that follow on one another.
+    """Joins segments that follow one another into trajectories.
 
-    **Arguments:** `segments`: each with whether it may continue a trajectory of its name. It does so if it begins after
-    the other's end, in another split.
+    **Arguments:** `segments`: segments, with whether each can continue a trajectory of its name. It does so if it
+    begins after the end of that trajectory, in another split.
     """
-    found: list[Trajectory] = []
+    trajectories: list[Trajectory] = []
     latest: dict[str, Trajectory] = {}
     for segment, continues in segments:
-        known = latest.get(segment.name)
-        if known is None or not continues or segment.ts[0] < known.end or segment.role in known.errors:
-            known = latest[segment.name] = Trajectory(segment.name)
-            found.append(known)
-        known.append(segment)
-    return found
+        trajectory = latest.get(segment.name)
+        if trajectory is None or not continues or segment.ts[0] < trajectory.end or segment.role in trajectory.errors:
+            trajectory = latest[segment.name] = Trajectory(segment.name)
+            trajectories.append(trajectory)
+        trajectory.append(segment)
+    return trajectories
 
 
 def rank_trajectories(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
-    """Marks the best, the median and the worst of the held-out and of the fitted trajectories, and returns these.
+    """Marks and returns the best, the median and the worst of the held-out and of the fitted trajectories.
 
-    Of kinds with fewer than three, all are returned, without a mark.
+    A kind with fewer than three trajectories is returned in full, without marks.
     """
     marked: list[Trajectory] = []
     kinds: dict[bool, list[tuple[float, Trajectory]]] = {True: [], False: []}
-    for each in trajectories:
-        kinds[each.held].append((each.error, each))
+    for trajectory in trajectories:
+        kinds[trajectory.held].append((trajectory.error, trajectory))
     for group in kinds.values():
         group.sort(key=lambda pair: pair[0])
         if len(group) < len(RANKS):
-            marked += [each for _, each in group]
+            marked += [trajectory for _, trajectory in group]
             continue
         for name, place in zip(RANKS, (0, (len(group) - 1) // 2, len(group) - 1), strict=True):
             group[place][1].rank = name
@@ -254,7 +253,7 @@ def rank_trajectories(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
 
 
 def collect(curves: Curves) -> list[Trajectory]:
-    """The trajectories of a plot; a forecast joins the trajectory that it continues."""
+    """Returns the trajectories of a plot; a forecast joins the trajectory that it continues."""
     pieces: list[tuple[Segment, bool]] = []
     fitted = set(curves.splits[TRAIN].trajectories) if TRAIN in curves.splits else set[str]()
     for role, data in curves.splits.items():
@@ -265,8 +264,8 @@ def collect(curves: Curves) -> list[Trajectory]:
             rows = data.valid[row] & data.scored[row] if continues else data.valid[row]
             ts, us, curve = data.ts[row], data.us[row], curves.curve(role, row)
             if continues and name not in fitted:
-                known = Segment(CONTEXT, name, ts[context], data.ys[row][context], us[context], math.nan, curve)
-                pieces.append((known, False))
+                past = Segment(CONTEXT, name, ts[context], data.ys[row][context], us[context], math.nan, curve)
+                pieces.append((past, False))
             counted = np.where(data.mask[row], data.ys[row], np.nan)[rows]
             if rows.any():
                 part = Segment(role, name, ts[rows], counted, us[rows], errors[row], curve)
@@ -277,18 +276,20 @@ def collect(curves: Curves) -> list[Trajectory]:
 
 
 def interpolate_curve(ts: Float[np.ndarray, " time"], curve: Curve) -> Float[np.ndarray, "time state"]:
-    """A curve at other times."""
+    """Interpolates a curve at other times."""
     columns: list[np.ndarray] = [np.interp(ts, curve.ts, ys) for ys in curve.ys.T]
     return np.stack(columns, axis=1)
 
 
 def trajectory_errors(curves: Curves, role: str) -> list[float]:
-    """The NRMSE of each trajectory of a split in the spread of the split, so that of a single one is the split's score;
-    infinite where a prediction is not finite."""
+    """Returns the NRMSE of each trajectory of a split, in units of the spread of the split.
+
+    The error of a split's only trajectory is thus the split's score. Non-finite predictions have infinite errors.
+    """
     data = curves.splits[role]
-    whole = curves.counted.get(role, data)
-    places = {name: place for place, name in enumerate(whole.trajectories)}
-    judged, scales = whole.select([places[name] for name in data.trajectories]), prediction_errors(whole)
+    counted = curves.counted.get(role, data)
+    places = {name: place for place, name in enumerate(counted.trajectories)}
+    judged, scales = counted.select([places[name] for name in data.trajectories]), prediction_errors(counted)
     predicted = curves.at_rows.get(role)
     if predicted is None:
         rows = [interpolate_curve(ts, curves.curve(role, row)) for row, ts in enumerate(data.ts)]
@@ -316,7 +317,7 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
 
 
 def png(figure: "Figure") -> bytes:
-    """A figure as a PNG file."""
+    """Renders a figure as a PNG file."""
     content = io.BytesIO()
     with warnings.catch_warnings():
         # Characters that the font lacks are drawn as boxes; that must not stop a run.
@@ -324,7 +325,7 @@ def png(figure: "Figure") -> bytes:
         warnings.filterwarnings("error", message="constrained_layout not applied")
         try:
             figure.savefig(content, format="png", dpi=DPI)
-        except UserWarning:  # Long names leave no room; then the picture is as large as they are.
+        except UserWarning:  # Long names leave no room, so the picture grows with them.
             content = io.BytesIO()
             figure.set_layout_engine("none")
             figure.savefig(content, format="png", dpi=DPI, bbox_inches="tight")
@@ -332,17 +333,17 @@ def png(figure: "Figure") -> bytes:
 
 
 def plain_label(text: str) -> str:
-    """`text` with dollar signs escaped: they may be part of a name, and must not start mathematics."""
+    """Escapes dollar signs, which would otherwise start mathematics."""
     return text.replace("$", r"\$")
 
 
-# Of lines and markers, by the names of Matplotlib's properties.
+# Properties of lines and markers, by their Matplotlib names.
 LineStyle = dict[str, Any]
 EVENT: LineStyle = {"ls": "none", "marker": "|", "color": "#228833", "ms": 8, "mew": 2.0}
 
 
 def marker(role: str, colour: str, count: int, crowded: bool = False) -> LineStyle:
-    """Marker style for the measurements of a role: filled if fitted, hollow if not, smaller if there are many."""
+    """Returns the marker style for measurements of a role: filled if fitted, else hollow; smaller for large counts."""
     size = float(np.clip(30 / np.sqrt(max(count, 1)), 1.8, 3.6))
     style: LineStyle = {"ls": "none", "marker": "o", "color": colour, "ms": size, "mew": 0.0}
     if role == TRAIN:
@@ -357,7 +358,7 @@ def marker(role: str, colour: str, count: int, crowded: bool = False) -> LineSty
     return hollow | ({"marker": "D", "ms": size} if role == "test" else {"ms": size + 0.6})
 
 
-# Marks of limits by the side on which the value lies: their tips point to it.
+# Markers of limits, by the side on which the value lies; their tips point to it.
 LIMIT_MARKS = {-1: ("v", "below a limit"), 1: ("^", "above a limit")}
 # Bars between two limits.
 INTERVAL: LineStyle = {"lw": 1.6, "ls": "-", "marker": "none"}

@@ -1,4 +1,4 @@
-"""The plots of a run: model and data over time and in the phase plane, losses, and the outcomes of several starts."""
+"""Plots of a run: model and data over time and in the phase plane, losses, and fits from several starts."""
 
 import re
 import textwrap
@@ -45,55 +45,58 @@ if TYPE_CHECKING:
 
 # A line of `metrics.csv`.
 LogRow = Mapping[str, float | str | None]
-PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
-# Letters of a line of constant inputs, above a single trajectory and above several, and lines.
+PER_KIND, PANELS, INPUTS = 3, 6, 2  # Maximum numbers of trajectories of each kind, states and inputs.
+# Maximum line lengths of the title of a single trajectory and of one of several, and maximum number of lines.
 WIDE_TITLE, NARROW_TITLE, MOST_TITLE_LINES = 100, 32, 3
-# Points.
+# Minimum size of a limit marker [points].
 LEAST_LIMIT_MARK = 4.0
 
 
 def choose_trajectories(records: list[Trajectory]) -> list[tuple[Trajectory, str]]:
-    """At most three fitted and three held-out trajectories, each with its rank if there are more."""
+    """Returns at most three fitted and three held-out trajectories, with ranks if some are left out."""
     if len(records) <= PER_KIND:
         return [(record, "") for record in records]
     order = {name: place for place, name in enumerate(RANKS)}
-    ranked = sorted(rank_trajectories(records), key=lambda each: (each.held, each.error, order.get(each.rank, 0)))
+    ranked = sorted(
+        rank_trajectories(records),
+        key=lambda trajectory: (trajectory.held, trajectory.error, order.get(trajectory.rank, 0)),
+    )
     many = {held: sum(record.held == held for record in records) > PER_KIND for held in (False, True)}
     return [(record, record.rank if many[record.held] else "") for record in ranked]
 
 
 def select_trajectories(records: list[Trajectory], names: Sequence[str]) -> list[tuple[Trajectory, str]]:
-    """The trajectories of these names, in their order; of one that is cut into windows, the best, median and worst.
+    """Returns the trajectories of these names, in order; for one cut into windows, the best, median and worst.
 
-    **Raises:** `ValueError` if there is none of a name.
+    **Raises:** `ValueError` for an unknown name.
     """
     chosen: list[tuple[Trajectory, str]] = []
     for name in dict.fromkeys(names):
-        whole = [(record, "") for record in records if record.name == name]
+        complete = [(record, "") for record in records if record.name == name]
         windows = [record for record in records if re.fullmatch(rf"{re.escape(name)}\[\d+:\d+\]", record.name)]
-        if not whole and not windows:
+        if not complete and not windows:
             check_known_names([name], [record.name for record in records])
-        chosen += whole or choose_trajectories(windows)
+        chosen += complete or choose_trajectories(windows)
     return chosen
 
 
 def check_known_names(names: Sequence[str], known: Collection[str]) -> None:
-    """Refuses names of trajectories to draw that the data lack.
+    """Rejects names of trajectories that the data lack.
 
-    **Raises:** `ValueError` that names the first, and what there is.
+    **Raises:** `ValueError` that names the first one and the known ones.
     """
     for name in names:
         if name not in known:
-            some = textwrap.shorten(", ".join(dict.fromkeys(known)), 300, placeholder=" ...")
+            shown = textwrap.shorten(", ".join(dict.fromkeys(known)), 300, placeholder=" ...")
             near = nearest_choice(name, known)
-            raise ValueError(f"there is no trajectory {name!r} to plot; the data have {some}{near}")
+            raise ValueError(f"there is no trajectory {name!r} to plot; the data have {shown}{near}")
 
 
 def constant_inputs(records: Sequence[Trajectory]) -> list[int]:
-    """Places of inputs that are constant in each trajectory, which need no panel."""
-    whole = [np.concatenate([segment.us for segment in record.segments]) for record in records]
-    count = whole[0].shape[1] if whole else 0
-    return [place for place in range(count) if all(np.ptp(us[:, place]) == 0 for us in whole)]
+    """Returns the places of inputs that are constant in each trajectory, which need no panel."""
+    inputs = [np.concatenate([segment.us for segment in record.segments]) for record in records]
+    count = inputs[0].shape[1] if inputs else 0
+    return [place for place in range(count) if all(np.ptp(us[:, place]) == 0 for us in inputs)]
 
 
 def headline(
@@ -104,9 +107,9 @@ def headline(
     left_out: int = 0,
     caption: str = "",
 ) -> None:
-    """Notes which part is shown, if it is not everything.
+    """Notes which part is shown, unless it is everything.
 
-    **Arguments:** `sizes`: number of states and inputs. `caption`: what comes before that.
+    **Arguments:** `sizes`: number of states and inputs. `caption`: text before the note.
     """
     states, inputs = sizes
     parts = [caption] if caption else []
@@ -118,8 +121,8 @@ def headline(
             for held, kind in ((False, "fitted"), (True, "held out"))
         ]
         ranked = [f"of {n} {kind}" for n, kind in counts if n > PER_KIND]
-        whole = [f"all {n} {kind}" for n, kind in counts if 0 < n <= PER_KIND]
-        kinds = ["best, median and worst " + " and ".join(ranked)] * bool(ranked) + whole
+        complete = [f"all {n} {kind}" for n, kind in counts if 0 < n <= PER_KIND]
+        kinds = ["best, median and worst " + " and ".join(ranked)] * bool(ranked) + complete
         parts.append(f"{len(shown)} of {len(records)} trajectories: {', and '.join(kinds)}")
     if left_out:
         parts.append(f"sampled evenly from {len(records) + left_out}")
@@ -133,10 +136,12 @@ def headline(
 
 
 def limits(records: list[Trajectory], state: int, room: float = 0.06) -> tuple[float, float]:
-    """Axis limits: the range of the data, extended towards curve and band by at most a quarter on each side."""
-    measured = [part for record in records for each in record.segments for part in (each.ys, each.other_end)]
+    """Returns axis limits: the range of the data, extended towards curve and band by at most a quarter on each side."""
+    measured = [part for record in records for segment in record.segments for part in (segment.ys, segment.other_end)]
     data = finite_values([part[:, state] for part in measured if part is not None])
-    curve = finite_values([part[:, state] for each in records for part in (each.curve.ys, *(each.curve.bands or ()))])
+    curve = finite_values(
+        [part[:, state] for trajectory in records for part in (trajectory.curve.ys, *(trajectory.curve.bands or ()))]
+    )
     if not data.size:
         data = curve if curve.size else np.array([0.0, 1.0])
     low, high = float(data.min()), float(data.max())
@@ -154,7 +159,7 @@ def finite_values(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def plot_fit(curves: Curves, path: str | Path, trajectories: Sequence[str] | None = None) -> Path:
-    """Writes the plot of `fit_figure` to a PNG at `path`; returns `path`."""
+    """Writes the plot of `fit_figure` to a PNG at `path`, and returns `path`."""
     with use_style():
         return save_figure(fit_figure(curves, trajectories), path)
 
@@ -162,19 +167,19 @@ def plot_fit(curves: Curves, path: str | Path, trajectories: Sequence[str] | Non
 def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, caption: str = "") -> "Figure":
     """Plots each state's data and the model's curve against time, for at most six trajectories.
 
-    If there are more, the plot shows the best, the median and the worst of the fitted and of the held-out ones. Fitted
-    data are filled dots; held-out data are hollow, on a shaded background; limits are triangles that point to where
-    their values lie. Inputs that are constant in each trajectory are in its title.
+    With more trajectories, the plot shows the best, the median and the worst of the fitted and of the held-out ones.
+    Fitted data are filled dots; held-out data are hollow, on a shaded background; limits are triangles that point to
+    their values. Inputs that are constant in each trajectory are listed in its title.
 
     **Arguments:**
 
     - `curves`: data and curves.
-    - `trajectories`: names of those that are drawn, instead.
-    - `caption`: what the curves are, above all panels.
+    - `trajectories`: names of the trajectories to draw instead.
+    - `caption`: description of the curves, above all panels.
 
     **Returns:** a `matplotlib.figure.Figure`.
 
-    **Raises:** `ValueError` if there is no trajectory of a name.
+    **Raises:** `ValueError` for an unknown name of a trajectory.
     """
     records = collect(curves)
     shown = choose_trajectories(records) if trajectories is None else select_trajectories(records, trajectories)
@@ -197,8 +202,10 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
             draw_events(grid[len(states) - 1, across], record)
             for down, place in enumerate(moving[:INPUTS]):
                 draw_input(grid[len(states) + down, across], record, place, held=curves.inputs == "hold")
-            given = [f"{first.labelled(first.inputs[at])} = {record.segments[0].us[0, at]:.4g}" for at in constant]
-            grid[0, across].set_title(column_title(record, label, len(shown), given), color=INK)
+            constants = [
+                f"{first.labelled(first.inputs[index])} = {record.segments[0].us[0, index]:.4g}" for index in constant
+            ]
+            grid[0, across].set_title(column_title(record, label, len(shown), constants), color=INK)
             grid[-1, across].set_xlabel(plain_label(first.labelled(first.time)))
         for down, name in enumerate((*states, *inputs)):
             grid[down, 0].set_ylabel(plain_label(first.labelled(name)))
@@ -211,18 +218,18 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
 
 
 def frame_times(axes: "Axes", record: Trajectory, columns: int) -> None:
-    """Sets limits and ticks of the time axis that the panels of a trajectory share."""
+    """Sets limits and ticks of the time axis that a trajectory's panels share."""
     from matplotlib.ticker import MaxNLocator
 
     times = np.concatenate([record.curve.ts, *(segment.ts for segment in record.segments)])
     room = 0.03 * (float(np.ptp(times)) or 1.0)
     axes.set_xlim(times.min() - room, times.max() + room)
-    whole = all((segment.ts == np.round(segment.ts)).all() for segment in record.segments)
-    axes.xaxis.set_major_locator(MaxNLocator(9 if columns == 1 else 5, integer=whole, steps=[1, 2, 5, 10]))
+    has_integer_times = all((segment.ts == np.round(segment.ts)).all() for segment in record.segments)
+    axes.xaxis.set_major_locator(MaxNLocator(9 if columns == 1 else 5, integer=has_integer_times, steps=[1, 2, 5, 10]))
 
 
 def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None:
-    """Draws data and curve of one state; more points than `crowd` are pale, with the curve above them."""
+    """Draws data and curve of one state; more points than `crowd` are pale, below the curve."""
     colour = ACCENTS[state % len(ACCENTS)]
     shade(axes, record, label=state == 0)
     curve = record.curve
@@ -242,7 +249,7 @@ def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None
 
 
 def draw_measured_values(axes: "Axes", segment: Segment, state: int, style: LineStyle) -> None:
-    """Draws the measurements of a segment: limits as triangles that point to where values lie, intervals as bars."""
+    """Draws the measurements of a segment: limits as triangles that point to the values, intervals as bars."""
     ys = segment.ys[:, state]
     sides, is_between = segment.sides[:, state], segment.is_between[:, state]
     if segment.other_end is not None and is_between.any():
@@ -265,7 +272,7 @@ def draw_events(axes: "Axes", record: Trajectory) -> None:
 
 
 def draw_input(axes: "Axes", record: Trajectory, which: int, *, held: bool) -> None:
-    """Draws an input as the model has it between rows: `held` at its last value, or on a line to the next."""
+    """Draws an input as the model interpolates it: `held` at its last value, or linearly to the next."""
     shade(axes, record, label=False)
     ts, us = (np.concatenate([getattr(segment, name) for segment in record.segments]) for name in ("ts", "us"))
     axes.plot(ts, us[:, which], color=QUIET, lw=0.9, drawstyle="steps-post" if held else "default")
@@ -308,31 +315,33 @@ def darker(colour: str) -> tuple[float, ...]:
 
 
 def visible(curve: np.ndarray) -> np.ndarray:
-    """The finite part of a curve, without values too large to draw."""
+    """Returns the finite part of a curve, without values too large to draw."""
     values = curve.astype(np.float64)
     return np.where(np.isfinite(values) & (np.abs(values) < 1e30), values, np.nan)
 
 
 def column_title(record: Trajectory, label: str, columns: int, constants: Sequence[str] = ()) -> str:
-    """The splits, the name and the rank of a trajectory, its errors, and the inputs that are constant."""
-    several = len(record.errors) > 1
+    """Returns the splits, the name and the rank of a trajectory, its errors, and its constant inputs."""
+    has_roles = len(record.errors) > 1
     errors = [
-        " ".join([*[role] * several, f"{error:.2g}" if np.isfinite(error) else "failed"])
+        " ".join([*[role] * has_roles, f"{error:.2g}" if np.isfinite(error) else "failed"])
         for role, error in record.errors.items()
         if not np.isnan(error)
     ]
     name = f"{plain_label(record.name)} ({label})" if label else plain_label(record.name)
-    score = [f"NRMSE{':' * several} {', '.join(errors)}"] if errors else []
+    score = [f"NRMSE{':' * has_roles} {', '.join(errors)}"] if errors else []
     if columns == 1:
         lines, width = ["   ·   ".join([f"trajectory {name}, {' and '.join(record.errors)}", *score])], WIDE_TITLE
     else:
         width = NARROW_TITLE
-        # Between errors alone, not between a role and its error.
-        kept = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in errors)
-        wrapped = textwrap.wrap(f"NRMSE{':' * several} {kept}", width) if errors else []
+        # Lines break between errors only, not between a role and its error.
+        kept = ", ".join(text.replace(" ", "\N{NO-BREAK SPACE}") for text in errors)
+        wrapped = textwrap.wrap(f"NRMSE{':' * has_roles} {kept}", width) if errors else []
         lines = [f"{', '.join(record.errors)} · {name}", *(line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped)]
-    given = textwrap.wrap(plain_label(", ".join(constants)), width, max_lines=MOST_TITLE_LINES, placeholder=" ...")
-    return "\n".join([*lines, *given])
+    constant_lines = textwrap.wrap(
+        plain_label(", ".join(constants)), width, max_lines=MOST_TITLE_LINES, placeholder=" ..."
+    )
+    return "\n".join([*lines, *constant_lines])
 
 
 def legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
@@ -359,7 +368,7 @@ START_MARK: LineStyle = {"ls": "none", "marker": "s", "ms": 4, "mfc": "white", "
 
 
 def phase_points(curves: Curves) -> Float[np.ndarray, "n 2"]:
-    """The points at which a phase portrait shows the vector field, in the user's units."""
+    """Returns the points at which a phase portrait shows the vector field, in the user's units."""
     chosen = [record for record, _ in choose_trajectories(collect(curves))]
     xs, ys = (np.linspace(*limits(chosen, state, ROOM_AROUND), SIDE) for state in (0, 1))
     return np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
@@ -376,7 +385,7 @@ def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: st
 
     **Returns:** `path`.
 
-    **Raises:** `ValueError` if there are not two states.
+    **Raises:** `ValueError` if the number of states is not two.
     """
     first = next(iter(curves.splits.values()))
     if len(first.states) != 2:
@@ -405,7 +414,7 @@ def draw_field(axes: "Axes", slopes: np.ndarray) -> None:
     xs, ys = np.linspace(left, right, SIDE), np.linspace(low, high, SIDE)
     slopes = slopes.astype(np.float64).reshape(SIDE, SIDE, 2)
     speed = np.hypot(slopes[..., 0], slopes[..., 1])
-    # Where nothing moves, or where there is no slope, Matplotlib would follow a line forever.
+    # Matplotlib would follow a line forever where slopes are zero or undefined.
     lost = ~np.isfinite(speed) | (speed < 1e-9 * np.nanmax(np.where(np.isfinite(speed), speed, 0.0)))
     slopes = np.ma.masked_array(slopes, np.repeat(lost[..., None], 2, axis=-1))
     axes.streamplot(
@@ -453,8 +462,8 @@ def plot_loss(rows: Sequence[LogRow], path: str | Path, kept: str | None = None)
 
     **Arguments:**
 
-    - `rows`: one dict per line of `metrics.csv`, with `step`, `stage`, `train_loss` and `validation_loss`, and with
-      `attempt` if there are several; `None` or NaN for a missing value.
+    - `rows`: one dict per line of `metrics.csv`, with `step`, `stage`, `train_loss` and `validation_loss`, and
+      `attempt` if several were made; `None` or NaN for a missing value.
     - `path`: the PNG to write. `kept`: the attempt that is the result.
 
     **Returns:** `path`.
@@ -469,11 +478,11 @@ def plot_loss(rows: Sequence[LogRow], path: str | Path, kept: str | None = None)
         entries: dict[str, Artist] = {}
         after = 0.0
         for axes, part in zip(panels, parts, strict=True):
-            own = [rows[place] for place in map(int, part)]
-            attempt = own[0].get("attempt") if own else None
+            attempt_rows = [rows[place] for place in map(int, part)]
+            attempt = attempt_rows[0].get("attempt") if attempt_rows else None
             is_kept = len(parts) == 1 or attempt == kept
-            draw_losses(axes, own, after, is_kept)
-            after = max(column(own, "step"), default=0.0)
+            draw_losses(axes, attempt_rows, after, is_kept)
+            after = max(column(attempt_rows, "step"), default=0.0)
             if len(parts) > 1:
                 name = f"{attempt} (kept)" if is_kept else str(attempt)
                 axes.set_title("\n".join(textwrap.wrap(plain_label(name), 24)), color=INK if is_kept else QUIET)
@@ -494,27 +503,29 @@ DRAWN_LOSSES = {"train_loss": "training", "validation_loss": "validation"}
 
 
 def tell_losses(axes: "Axes", row: LogRow) -> None:
-    """Says the losses of a single chunk: a point shows no course."""
-    known = {label: column([row], name)[0] for name, label in DRAWN_LOSSES.items()}
-    said = [f"{label} {loss:.3g}" for label, loss in known.items() if np.isfinite(loss)]
-    text = f"after {row['step']:g} steps, in one chunk:\n{', '.join(said) or 'no finite loss'}"
+    """Writes the losses of a single chunk as text: one point shows no trend."""
+    losses = {label: column([row], name)[0] for name, label in DRAWN_LOSSES.items()}
+    texts = [f"{label} {loss:.3g}" for label, loss in losses.items() if np.isfinite(loss)]
+    text = f"after {row['step']:g} steps, in one chunk:\n{', '.join(texts) or 'no finite loss'}"
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=QUIET)
     axes.set_axis_off()
 
 
 def draw_losses(axes: "Axes", rows: Sequence[LogRow], after: float, is_kept: bool) -> None:
-    """Draws the losses of an attempt that begins after a step, a line for each stage and member: two stages have two
-    objectives."""
+    """Draws the losses of an attempt that begins after a step.
+
+    Each stage and member has its own line, since stages have different objectives.
+    """
     steps, stages = column(rows, "step"), [row.get("stage") for row in rows]
     members = np.array([row.get("member") or 0 for row in rows])
     losses = {name: column(rows, name) for name in DRAWN_LOSSES}
     for (name, label), color in zip(DRAWN_LOSSES.items(), ACCENTS, strict=False):
         drawn = positive(losses[name])
         for part in (rows_of[members[rows_of] == m] for rows_of in runs(stages) for m in np.unique(members[rows_of])):
-            known = part[np.isfinite(drawn[part])]
-            if known.size:
+            finite = part[np.isfinite(drawn[part])]
+            if finite.size:
                 axes.plot(
-                    steps[known], drawn[known], color=color, lw=1.2, label=label, **single_point_style(drawn[known])
+                    steps[finite], drawn[finite], color=color, lw=1.2, label=label, **single_point_style(drawn[finite])
                 )
     if any(np.isfinite(positive(loss)).any() for loss in losses.values()):
         axes.set_yscale("log")
@@ -530,7 +541,7 @@ def draw_losses(axes: "Axes", rows: Sequence[LogRow], after: float, is_kept: boo
 def mark_best(axes: "Axes", steps: np.ndarray, stages: Sequence[object], losses: dict[str, np.ndarray]) -> None:
     """Marks the lowest validation loss or, without one, the lowest training loss of the last stage.
 
-    Stages may minimise different objectives, so their training losses do not compare.
+    Stages can minimise different objectives, so their training losses do not compare.
     """
     name = "validation_loss" if np.isfinite(losses["validation_loss"]).any() else "train_loss"
     last = np.array([stage == stages[-1] or name == "validation_loss" for stage in stages])
@@ -544,7 +555,7 @@ def mark_best(axes: "Axes", steps: np.ndarray, stages: Sequence[object], losses:
 
 
 def mark_stages(axes: "Axes", steps: np.ndarray, stages: Sequence[object], after: float) -> None:
-    """Bounds and names the stages, if they are several."""
+    """Marks the bounds and names of the stages if several exist."""
     parts = runs(stages)
     for part in parts if len(parts) > 1 else []:
         begin = float(steps[part[0] - 1]) if part[0] else after
@@ -562,7 +573,7 @@ def mark_stages(axes: "Axes", steps: np.ndarray, stages: Sequence[object], after
 
 
 def runs(stages: Sequence[object]) -> list[np.ndarray]:
-    """Indices of the rows of each stage, or attempt."""
+    """Returns the indices of the rows of each stage or attempt."""
     changes = [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
     return np.split(np.arange(len(stages)), changes)
 
@@ -576,7 +587,7 @@ def positive(loss: np.ndarray) -> np.ndarray:
 
 
 def single_point_style(values: np.ndarray) -> LineStyle:
-    """Marks a line that has a single point, which would otherwise be invisible."""
+    """Returns a marker for a line with a single point, which would otherwise be invisible."""
     return {"marker": "o", "ms": 3} if np.isfinite(values).sum() < 2 else {}
 
 
@@ -585,26 +596,26 @@ ROOM_ABOVE = 2.0
 
 
 def plot_starts(losses: Sequence[float], path: str | Path, *, is_likelihood: bool = False) -> Path:
-    """Plots the losses of fits from several starts, the lowest first; those that failed are not drawn.
+    """Plots the losses of fits from several starts, the lowest first, without failed ones.
 
     **Arguments:**
 
-    - `losses`: of each start; infinite if it failed. `path`: the PNG to write.
-    - `is_likelihood`: whether they are negative log-likelihoods, of which differences count, and not ratios.
+    - `losses`: loss of each start; infinite if it failed. `path`: the PNG to write.
+    - `is_likelihood`: whether losses are negative log-likelihoods, for which differences matter instead of ratios.
 
     **Returns:** `path`.
     """
-    known = np.sort([loss for loss in losses if np.isfinite(loss)])
+    finite = np.sort([loss for loss in losses if np.isfinite(loss)])
     with use_style():
         figure = new_figure(4.5, 3.0)
         axes = figure.add_subplot()
-        if known.size and known[0] > 0 and not is_likelihood:
+        if finite.size and finite[0] > 0 and not is_likelihood:
             axes.set_yscale("log")
             # Without limits, rounding errors would fill the picture where all losses are equal.
-            axes.set_ylim(known[0] / ROOM_ABOVE, known[-1] * ROOM_ABOVE)
-        axes.plot(np.arange(1, known.size + 1), known, "o-", ms=3.5, lw=0.8, color=ACCENTS[0])
-        if known.size < len(losses):
-            axes.set_title(f"{len(losses) - known.size} of {len(losses)} failed", color=QUIET)
+            axes.set_ylim(finite[0] / ROOM_ABOVE, finite[-1] * ROOM_ABOVE)
+        axes.plot(np.arange(1, finite.size + 1), finite, "o-", ms=3.5, lw=0.8, color=ACCENTS[0])
+        if finite.size < len(losses):
+            axes.set_title(f"{len(losses) - finite.size} of {len(losses)} failed", color=QUIET)
         axes.set_xlabel("starts, the best first")
         axes.set_ylabel("negative log-likelihood" if is_likelihood else "loss")
         axes.locator_params(axis="x", integer=True)

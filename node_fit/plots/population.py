@@ -1,4 +1,4 @@
-"""The plots of a population: observed against predicted values, and the visual predictive check."""
+"""Plots of a population: observed against predicted values, and the visual predictive check."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from .curves import ACCENTS, FAINT, INK, QUIET, new_figure, save_figure, use_sty
 
 
 class PredictiveBands(NamedTuple):
-    """Quantiles of measurements in bins of time, with the range of those of simulated studies; `(quantile, bin)`."""
+    """Quantiles of measurements in time bins, with their range over simulated studies; shape `(quantile, bin)`."""
 
     times: Float[np.ndarray, " bin"]
     observed: Float[np.ndarray, "quantile bin"]
@@ -28,9 +28,9 @@ def plot_observed(
     *,
     label: str,
 ) -> Path:
-    """Plots measurements against the predictions of a typical subject, and of each subject's own constants.
+    """Plots measurements against the predictions for a typical subject, and with each subject's own constants.
 
-    **Arguments:** `label`: of what was measured, with its unit. `path`: the PNG to write.
+    **Arguments:** `label`: name of the measured quantity, with its unit. `path`: the PNG to write.
 
     **Returns:** `path`.
     """
@@ -59,8 +59,8 @@ def plot_predictive_check(
 
     **Arguments:**
 
-    - `bands`: quantiles of the measurements, and of simulated studies. `times`, `values`: the measurements.
-    - `path`: the PNG to write. `labels`: of the time and of the values, with their units.
+    - `bands`: quantiles of the measurements and of simulated studies. `times`, `values`: the measurements.
+    - `path`: the PNG to write. `labels`: names of the time and of the values, with their units.
 
     **Returns:** `path`.
     """

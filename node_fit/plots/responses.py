@@ -1,4 +1,4 @@
-"""Pictures of a linear system: its Bode diagram, and its responses to steps."""
+"""Plots of a linear system: Bode diagram and step responses."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,13 +19,13 @@ def bode_figure(
     names: Sequence[str],
     unit: str | None,
 ) -> "Figure":
-    """Gains [dB] and phases [degrees] against angular frequencies, a curve for each input and channel."""
+    """Plots gains [dB] and phases [degrees] against angular frequencies, a curve for each input and channel."""
     figure = new_figure(7.0, 5.0)
     upper, lower = figure.subplots(2, 1, sharex=True)
-    for at, name in enumerate(names):
-        colour = ACCENTS[at % len(ACCENTS)]
-        upper.semilogx(frequencies, magnitudes[:, at], color=colour, label=plain_label(name))
-        lower.semilogx(frequencies, phases[:, at], color=colour)
+    for index, name in enumerate(names):
+        colour = ACCENTS[index % len(ACCENTS)]
+        upper.semilogx(frequencies, magnitudes[:, index], color=colour, label=plain_label(name))
+        lower.semilogx(frequencies, phases[:, index], color=colour)
     upper.set_ylabel("gain [dB]")
     lower.set_ylabel("phase [degrees]")
     lower.set_xlabel(f"angular frequency [rad/{unit or 'unit of time'}]")
@@ -42,12 +42,12 @@ def step_figure(
     title: str,
     unit: str | None,
 ) -> "Figure":
-    """Channels after a step of an input, against the time after it."""
+    """Plots channels against the time after a step of an input."""
     figure = new_figure(7.0, 2.0 * len(names) + 1.0)
-    for at, (axes, name) in enumerate(
+    for index, (axes, name) in enumerate(
         zip(figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0], names, strict=True)
     ):
-        axes.plot(ts, ys[:, at], color=ACCENTS[at % len(ACCENTS)])
+        axes.plot(ts, ys[:, index], color=ACCENTS[index % len(ACCENTS)])
         axes.axhline(0.0, color=QUIET, linewidth=0.5)
         axes.set_ylabel(plain_label(name))
     figure.axes[0].set_title(plain_label(title))

@@ -16,27 +16,27 @@ from ..runtime.validation import is_list_or_tuple, is_mapping, is_sequence
 
 EffectKind = Literal["lognormal", "normal", "logit"]
 KINDS: tuple[EffectKind, ...] = get_args(EffectKind)
-# The variance of an effect before it is fitted: constants scatter by about a third.
+# Initial variance of an effect: constants scatter by about a third.
 FIRST_VARIANCE = 0.1
-# The keys of an effect that is given as a mapping.
+# Keys of an effect written as a mapping.
 EFFECT_KEYS = ("kind", "variance")
-# `random` of a command and of Python: names, or the kind of each.
+# Type of `random`: names, or the kinds of the effects by name.
 RandomEffects = Sequence[str] | Mapping[str, str | Mapping[str, object]]
-# Constants that differ between the records of a subject, too, or their first variances; None where each trajectory is
-# a subject.
+# Constants that also differ between the records of a subject, or their initial variances; None if each trajectory is a
+# subject.
 Occasions = Sequence[str] | Mapping[str, float] | None
 Covariance = Literal["diagonal", "full"] | Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """A constant that is fitted, on the line where its random effect, if it has one, is normal.
+    """A fitted constant, on the scale on which its random effect, if it has one, is normal.
 
-    - `bounds`: the interval that the line stands for: positive numbers of a log-normal effect, all of a normal one, two
-      bounds of a logit one.
-    - `kind`, `variance`: of its effect, with the variance before the fit; None if all subjects share the constant.
-    - `occasion_variance`: before the fit, of how it differs between the records of a subject; None if it does not.
-    - `is_weight`: whether it is no constant, but a weight of the network, which all subjects share.
+    - `bounds`: the interval that is mapped to the line: positive numbers for a log-normal effect, all numbers for a
+      normal one, two bounds for a logit one.
+    - `kind`, `variance`: kind and initial variance of its effect; None if all subjects share the constant.
+    - `occasion_variance`: initial variance between the records of a subject; None if it does not differ.
+    - `is_weight`: whether it is a weight of the network, which all subjects share, instead of a constant.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Coordinate:
 
 
 class Covariances(NamedTuple):
-    """The covariance of the effects by its blocks; effects of different blocks are independent.
+    """The block structure of the covariance of the effects; effects of different blocks are independent.
 
-    - `blocks`: the indices of the effects in each.
+    - `blocks`: the indices of the effects in each block.
 
     Its parameters are the logarithm of each effect's standard deviation given the effects before it in its block, and
     then the elements of the Cholesky factors below the diagonal, as multiples of their row's diagonal element.
@@ -64,7 +64,7 @@ class Covariances(NamedTuple):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Row and column of each element of the factor below the diagonal."""
+        """Row and column of every element of the factor below the diagonal."""
         return [(block[i], block[j]) for block in self.blocks for i in range(len(block)) for j in range(i)]
 
     @property
@@ -72,7 +72,7 @@ class Covariances(NamedTuple):
         return self.effects + len(self.pairs)
 
     def factor(self, x: Float[Array, " parameter"]) -> Float[Array, "effect effect"]:
-        """The lower Cholesky factor of the covariance."""
+        """Computes the lower Cholesky factor of the covariance."""
         deviations = jnp.exp(x[: self.effects])
         factor = jnp.eye(self.effects, dtype=x.dtype)
         if self.pairs:
@@ -81,11 +81,11 @@ class Covariances(NamedTuple):
         return deviations[:, None] * factor
 
     def first(self, variances: Sequence[float]) -> Float[np.ndarray, " parameter"]:
-        """The parameters of independent effects of these variances."""
+        """Returns the parameters of independent effects with these variances."""
         return np.concatenate([0.5 * np.log(variances), np.zeros(len(self.pairs))])
 
     def parameters_of(self, covariance: Float[np.ndarray, "effect effect"]) -> Float[np.ndarray, " parameter"]:
-        """The parameters of a positive definite covariance."""
+        """Returns the parameters of a positive definite covariance."""
         factor = np.zeros_like(covariance)
         for block in self.blocks:
             at = np.ix_(block, block)
@@ -95,12 +95,12 @@ class Covariances(NamedTuple):
 
 
 def coordinates_of(model: NeuralODE, random: RandomEffects) -> tuple[Coordinate, ...]:
-    """The fitted constants of a model, each with its line and its effect.
+    """Returns the fitted constants of a model with their bounds and effects.
 
-    **Arguments:** `random`: the names of constants with effects, or for each its kind, `lognormal`, `normal` or
+    **Arguments:** `random`: the names of constants with effects, or their kinds by name, `lognormal`, `normal` or
     `logit`, or `{kind: lognormal, variance: 0.04}`.
 
-    **Raises:** `ValueError` if a name is of no constant that is fitted, or a kind does not fit its bounds.
+    **Raises:** `ValueError` if a name is not that of a fitted constant, or a kind does not fit its bounds.
     """
     given = read_random(random)
     groups = constants_in((model.field, model.start, model.observation))
@@ -118,12 +118,12 @@ def coordinates_of(model: NeuralODE, random: RandomEffects) -> tuple[Coordinate,
 
 
 def with_occasions(coordinates: Sequence[Coordinate], occasions: object) -> tuple[Coordinate, ...]:
-    """Coordinates of which some differ between the records of a subject, too.
+    """Returns the coordinates with those that also differ between the records of a subject.
 
-    **Arguments:** `occasions`: the names of these constants, or for each its first variance, `{cl: 0.04}`; None if each
+    **Arguments:** `occasions`: the names of these constants, or their initial variances, `{cl: 0.04}`; None if each
     trajectory is a subject.
 
-    **Raises:** `ValueError` if a name is of no constant that differs between subjects, or a variance is none.
+    **Raises:** `ValueError` if a named constant does not differ between subjects, or a variance is invalid.
     """
     given = {} if occasions is None else read_occasions(occasions)
     effects = [c.name for c in coordinates if c.kind is not None]
@@ -137,9 +137,9 @@ def with_occasions(coordinates: Sequence[Coordinate], occasions: object) -> tupl
 
 
 def read_occasions(occasions: object) -> dict[str, float]:
-    """The first variance of each effect of an occasion.
+    """Reads the initial variances of the effects of occasions.
 
-    **Raises:** `ValueError` that says how to write it.
+    **Raises:** `ValueError` that explains the format.
     """
     if is_mapping(occasions):
         return {str(name): read_variance(f"occasions.{name}", each) for name, each in occasions.items()}
@@ -175,9 +175,9 @@ def why_no_effect(name: str, groups: Sequence[Constants], free: Mapping[str, Bou
 
 
 def read_random(random: object) -> dict[str, tuple[EffectKind | None, float]]:
-    """The kind (None if it is open) and the first variance of each effect.
+    """Reads the kind (None if unspecified) and the initial variance of each effect.
 
-    **Raises:** `ValueError` that says how to write it.
+    **Raises:** `ValueError` that explains the format.
     """
     if is_mapping(random):
         return {str(name): read_effect(str(name), entry) for name, entry in random.items()}
@@ -193,7 +193,7 @@ def read_random(random: object) -> dict[str, tuple[EffectKind | None, float]]:
 
 
 def read_effect(name: str, entry: object) -> tuple[EffectKind | None, float]:
-    """The kind and the first variance of an effect from its entry."""
+    """Reads the kind and the initial variance of an effect from its entry."""
     given = entry if is_mapping(entry) else {"kind": entry}
     unknown = [key for key in given if key not in EFFECT_KEYS]
     if unknown:
@@ -205,14 +205,14 @@ def read_effect(name: str, entry: object) -> tuple[EffectKind | None, float]:
 
 
 def shared_line(value: float, bounds: Bounds) -> Bounds:
-    """The line of a constant that subjects share: its bounds, or positive numbers where it has none and is positive."""
+    """Returns the bounds of a shared constant; positive numbers if it has no bounds and is positive."""
     return (0.0, None) if bounds == (None, None) and value > 0 else bounds
 
 
 def line_of(
     name: str, value: float, bounds: Bounds, kind: EffectKind | None, variance: float
 ) -> tuple[Bounds, EffectKind, float]:
-    """The line of an effect, its kind if that is open, and its first variance.
+    """Returns the bounds, the kind (chosen if None) and the initial variance of an effect.
 
     A positive constant is log-normal, one between two bounds logit, and any other normal.
     """
@@ -238,9 +238,9 @@ def line_of(
 
 
 def read_covariance(covariance: object, effects: Sequence[str]) -> Covariances:
-    """The blocks of a covariance: `diagonal`, `full`, or lists of the effects that belong together.
+    """Reads the blocks of a covariance: `diagonal`, `full`, or lists of correlated effects.
 
-    **Raises:** `ValueError` if a block names what is no effect, or an effect twice.
+    **Raises:** `ValueError` if a block names an unknown effect, or an effect twice.
     """
     if covariance == "diagonal":
         return Covariances(tuple((index,) for index in range(len(effects))))

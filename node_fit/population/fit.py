@@ -48,42 +48,42 @@ from .subjects import Subjects, weights_as_coordinates
 if TYPE_CHECKING:
     import pandas
 
-# The relative tolerance of the solver's steps, where none is given.
+# Default relative tolerance of the solver's steps.
 RTOL = 1e-6
-# An effect of less variance, or one whose subjects' effects scatter this much less than it, is not told by the data.
+# An effect with a smaller variance, or a larger shrinkage, is not identifiable from the data.
 LEAST_VARIANCE, LEAST_TOLD = 1e-4, 0.95
 INTERVAL_LEVEL = 0.95
-# A constant this near to an end of its bounds lies at that end [share of their distance].
+# Distance from a bound below which a constant counts as lying at it [share of the range between the bounds].
 END_SHARE = 1e-3
-# SAEM has come to its end where the objective changes by less than this while its gains fall.
+# SAEM has converged if the objective changes by less than this while its gains fall.
 MAX_DRIFT = 0.2
-# A network beside equations, and the most weights of one.
+# Default size of a network beside equations, and the maximum number of its weights.
 SMALL_NETWORK, MAX_WEIGHTS = {"width": 4, "depth": 1}, 300
-# Fewer iterations of SAEM leave no time to come near, and to settle.
+# Minimum number of SAEM iterations; with fewer it can't approach the optimum and converge.
 MIN_ITERATIONS = 100
 Errors = Literal["observed", "sandwich"]
 
 
 @dataclass(frozen=True)
 class MixedEffects:
-    """How a population is fitted.
+    """Settings of a population fit.
 
     **Arguments:**
 
-    - `method`: `focei`, first-order conditional estimation with interaction; `foce`, where the noise follows the
+    - `method`: `focei`, first-order conditional estimation with interaction; `foce`, in which the noise follows the
       typical prediction; `fo`, linear in the effects; `laplace`, with the exact curvature; or `saem`, stochastic
       approximation of expectation and maximisation, which does not approximate the likelihood.
-    - `noise`: `additive`, `proportional`, `combined`, `power` or `lognormal`, of counts `poisson` or
-      `negative_binomial`, for all channels or by channel; or first values, such as `{c: {additive: 0.7}}`.
-    - `covariance`: of the effects: `diagonal`, `full`, or blocks, such as `[[cl, v]]`.
-    - `nodes`: of adaptive quadrature for each effect, which checks the objective at the optimum; none if 0.
-    - `evaluate`: whether the parameters stay as they were given, and only the objective is computed.
-    - `iterations`: of SAEM.
-    - `errors`: what standard errors come from: `observed`, the observed information; or `sandwich`, which holds where
-      the model is not quite right, from the gradients of the subjects, too.
-    - `occasions`: the constants of `random` that differ between the records of a subject, too, or for each its first
-      variance; trajectories `SUBJECT/RECORD` are then the records of one subject. None if each trajectory is a subject.
-    - `weight_scale`: the standard deviation of a normal prior of the weights of a network in the equations.
+    - `noise`: `additive`, `proportional`, `combined`, `power` or `lognormal`; for counts `poisson` or
+      `negative_binomial`; for all channels or by channel; or initial values, such as `{c: {additive: 0.7}}`.
+    - `covariance`: covariance of the effects: `diagonal`, `full`, or blocks, such as `[[cl, v]]`.
+    - `nodes`: number of adaptive quadrature nodes per effect to check the objective at the optimum; no check if 0.
+    - `evaluate`: whether to compute only the objective, at the parameters of the model.
+    - `iterations`: number of SAEM iterations.
+    - `errors`: source of the standard errors: `observed`, the observed information; or `sandwich`, which also uses the
+      gradients of the subjects and is robust to a slightly wrong model.
+    - `occasions`: the constants of `random` that also differ between the records of a subject, or their initial
+      variances; trajectories `SUBJECT/RECORD` are then the records of a subject. None: each trajectory is a subject.
+    - `weight_scale`: the standard deviation of the normal prior on the weights of a network in the equations.
 
     **Raises:** `ValueError` if a word is unknown.
     """
@@ -99,7 +99,7 @@ class MixedEffects:
     weight_scale: float = 1.0
 
     def __post_init__(self):
-        check_choice("method", self.method, [each for each in POPULATION_METHODS if each != "quadrature"])
+        check_choice("method", self.method, [method for method in POPULATION_METHODS if method != "quadrature"])
         sentences = {"covariance": "diagonal, full, or lists of effects such as [['cl', 'v']]"}
         check_fields(self, sentences | {"occasions": "a list of constants such as ['cl'], or their variances, or None"})
         check_choice("errors", self.errors, get_args(Errors))
@@ -118,7 +118,7 @@ class MixedEffects:
 
 
 class Estimate(NamedTuple):
-    """An estimated number with its standard error and the ends of its interval, NaN where the data do not tell them."""
+    """An estimate with its standard error and confidence interval, which are NaN if not identifiable."""
 
     value: float
     error: float
@@ -129,8 +129,8 @@ class Estimate(NamedTuple):
 class Comparison(NamedTuple):
     """A likelihood-ratio test of a model without an effect.
 
-    - `change`: of the objective without it. `p`: the probability of as much if there is no such effect, whose variance
-      is then at the end of its range (Self and Liang, J. Am. Stat. Assoc. 82, 1987).
+    - `change`: increase of the objective without the effect. `p`: probability of at least this increase under a zero
+      variance, which lies on the boundary (Self and Liang, J. Am. Stat. Assoc. 82, 1987).
     """
 
     name: str
@@ -138,9 +138,9 @@ class Comparison(NamedTuple):
     p: float
 
     def __str__(self) -> str:
-        told = "the data tell of it" if self.p < 0.05 else "the data do not tell of it"
+        word = "the data tell of it" if self.p < 0.05 else "the data do not tell of it"
         return (
-            f"without the effect of {self.name}, the objective is {self.change:.3f} higher (p = {self.p:.2g}): {told}"
+            f"without the effect of {self.name}, the objective is {self.change:.3f} higher (p = {self.p:.2g}): {word}"
         )
 
 
@@ -148,9 +148,9 @@ class Comparison(NamedTuple):
 class PopulationFit:
     """A fitted population.
 
-    - `optimum`: its parameters, and the mode of each subject. `hessian`: of the objective there.
-    - `objectives`: at the end of each search, from several starts. `seconds`: that the fit took.
-    - `data`: the measurements. `drift`: of SAEM, how far the parameters still moved at its end.
+    - `optimum`: its parameters, and the mode of each subject. `hessian`: the Hessian of the objective there.
+    - `objectives`: the final objective of the search from each start. `seconds`: duration of the fit.
+    - `data`: the measurements. `drift`: for SAEM, the change of the parameters in its last iterations.
     """
 
     optimum: Optimum
@@ -197,45 +197,44 @@ class PopulationFit:
     @property
     def constants(self) -> dict[str, float]:
         """The constants of a typical subject, in the user's units."""
-        return {name: each.value for name, each in self.fixed.items()}
+        return {name: constant.value for name, constant in self.fixed.items()}
 
     @cached_property
     def estimate_covariance(self) -> Float[np.ndarray, "parameter parameter"]:
-        """The covariance of the parameters, from the observed information or of the sandwich (White, Econometrica 50,
-        1982); NaN for those that the data do not tell."""
-        told = self.told
-        found = np.full(self.hessian.shape, np.nan)
-        at = np.ix_(told, told)
+        """The covariance of the parameters, from the observed information or the sandwich (White, Econometrica 50,
+        1982); NaN for parameters that are not identifiable."""
+        identifiable = self.told
+        covariance = np.full(self.hessian.shape, np.nan)
+        at = np.ix_(identifiable, identifiable)
         if not np.isfinite(self.hessian[at]).all():
-            return found
+            return covariance
         values, vectors = np.linalg.eigh(self.hessian[at])
         if len(values) and values[0] > 0:
             inverse = (vectors / values) @ vectors.T
-            slopes = self.optimum.slopes[:, told]
+            slopes = self.optimum.slopes[:, identifiable]
             is_sandwich = self.settings.errors == "sandwich"
-            found[at] = inverse @ slopes.T @ slopes @ inverse if is_sandwich else 2 * inverse
-        return found
+            covariance[at] = inverse @ slopes.T @ slopes @ inverse if is_sandwich else 2 * inverse
+        return covariance
 
     @property
     def told(self) -> np.ndarray:
-        """Whether the data tell a parameter: all but variances that have gone to zero, and weights of a network, of
-        which many do the same; errors of the others are those beside this network."""
+        """Mask of the identifiable parameters: all but vanished variances and the weights of a network, which are
+        redundant. Standard errors of the others are conditional on this network."""
         fixed, _, _ = self.structure.ends
-        told = np.ones(len(self.optimum.x), bool)
-        told[list(self.structure.weights)] = False
+        identifiable = np.ones(len(self.optimum.x), bool)
+        identifiable[list(self.structure.weights)] = False
         variances = np.diag(self.problem.covariance(self.optimum.x))
-        told[fixed : fixed + len(variances)] = variances > LEAST_VARIANCE
+        identifiable[fixed : fixed + len(variances)] = variances > LEAST_VARIANCE
         begin = fixed + self.structure.covariances.parameters
         occasions = slice(begin, begin + len(self.structure.occasions))
-        told[occasions] = np.exp(2 * self.optimum.x[occasions]) > LEAST_VARIANCE
-        return told
+        identifiable[occasions] = np.exp(2 * self.optimum.x[occasions]) > LEAST_VARIANCE
+        return identifiable
 
     @property
     def condition_number(self) -> float:
-        """The ratio of the largest to the least eigenvalue of the parameters' correlations; large where some can't be
-        told apart."""
-        told = self.told
-        covariance = self.estimate_covariance[np.ix_(told, told)]
+        """The condition number of the parameters' correlation matrix; large if some can't be distinguished."""
+        identifiable = self.told
+        covariance = self.estimate_covariance[np.ix_(identifiable, identifiable)]
         if not np.isfinite(covariance).all():
             return float("nan")
         deviations = np.sqrt(np.diag(covariance))
@@ -244,15 +243,15 @@ class PopulationFit:
 
     @property
     def distance(self) -> float:
-        """How much another Newton step would lower the objective, of SAEM how much the objective changed in the last
-        iterations; NaN where its curvature is not positive."""
-        told = self.told
-        hessian = self.hessian[np.ix_(told, told)]
-        if not np.isfinite(self.estimate_covariance[np.ix_(told, told)]).all():
+        """The decrease of the objective that another Newton step predicts, or for SAEM its change in the last
+        iterations; NaN if its curvature is not positive."""
+        identifiable = self.told
+        hessian = self.hessian[np.ix_(identifiable, identifiable)]
+        if not np.isfinite(self.estimate_covariance[np.ix_(identifiable, identifiable)]).all():
             return float("nan")
         if self.drift is not None:
-            return float(self.drift[told] @ hessian @ self.drift[told]) / 2
-        gradient = self.optimum.gradient[told]
+            return float(self.drift[identifiable] @ hessian @ self.drift[identifiable]) / 2
+        gradient = self.optimum.gradient[identifiable]
         return float(gradient @ np.linalg.solve(hessian, gradient)) / 2
 
     @property
@@ -264,7 +263,7 @@ class PopulationFit:
     @cached_property
     def fixed(self) -> dict[str, Estimate]:
         """The constants of a typical subject, in the user's units; intervals lie within their bounds."""
-        found: dict[str, Estimate] = {}
+        estimates: dict[str, Estimate] = {}
         errors = np.sqrt(np.diag(self.estimate_covariance))
         z = float(norm.ppf(0.5 + INTERVAL_LEVEL / 2))
         for at, c in enumerate(self.structure.coordinates):
@@ -275,13 +274,13 @@ class PopulationFit:
                 float(from_line(np.asarray(middle + side * error * z if side else middle), c.bounds))
                 for side in (0, -1, 1)
             )
-            found[c.name] = Estimate(value, float(error / slope(np.asarray(value), c.bounds)), lower, upper)
-        return found
+            estimates[c.name] = Estimate(value, float(error / slope(np.asarray(value), c.bounds)), lower, upper)
+        return estimates
 
     @property
     def at_ends(self) -> dict[str, float]:
-        """The constants of a typical subject that lie at an end of their bounds, each with that end."""
-        found: dict[str, float] = {}
+        """The constants of a typical subject that lie at a bound, with that bound."""
+        ends: dict[str, float] = {}
         for c in self.structure.coordinates:
             lower, upper = c.bounds
             if c.is_weight or lower is None or upper is None:
@@ -289,12 +288,12 @@ class PopulationFit:
             value = self.fixed[c.name].value
             nearest = lower if value - lower < upper - value else upper
             if abs(value - nearest) < END_SHARE * (upper - lower):
-                found[c.name] = nearest
-        return found
+                ends[c.name] = nearest
+        return ends
 
     @cached_property
     def variances(self) -> dict[str, Estimate]:
-        """The variances of the effects, on the line where each is normal; covariances have the key `a,b`."""
+        """The variances of the effects, on the scale on which they are normal; covariances have the key `a,b`."""
         x, names = self.optimum.x, self.effects
         covariances = self.structure.covariances
         places = [(at, at) for at in range(len(names))] + covariances.pairs
@@ -308,42 +307,46 @@ class PopulationFit:
         with scope("x64"):
             values = np.asarray(elements(jnp.asarray(x)))
             jacobian = np.asarray(jax.jacfwd(elements)(jnp.asarray(x)))
-        told = np.nan_to_num(self.estimate_covariance, nan=0.0)
-        errors = np.sqrt(np.diag(jacobian @ told @ jacobian.T))
-        found: dict[str, Estimate] = {}
+        covariance_or_zero = np.nan_to_num(self.estimate_covariance, nan=0.0)
+        errors = np.sqrt(np.diag(jacobian @ covariance_or_zero @ jacobian.T))
+        estimates: dict[str, Estimate] = {}
         for (row, column), value, error in zip(places, values, errors, strict=True):
-            own = float(error) if error > 0 else float("nan")
+            standard_error = float(error) if error > 0 else float("nan")
             name = names[row] if row == column else f"{names[row]},{names[column]}"
-            found[name] = (
-                positive_estimate(float(value), own) if row == column else symmetric_estimate(float(value), own)
+            estimates[name] = (
+                positive_estimate(float(value), standard_error)
+                if row == column
+                else symmetric_estimate(float(value), standard_error)
             )
-        return found
+        return estimates
 
     @cached_property
     def occasion_variances(self) -> dict[str, Estimate]:
-        """The variances of the effects of occasions, on the line where each is normal."""
+        """The variances of the effects of occasions, on the scale on which they are normal."""
         begin = self.structure.ends[0] + self.structure.covariances.parameters
-        errors, found = np.sqrt(np.diag(self.estimate_covariance)), dict[str, Estimate]()
+        errors, estimates = np.sqrt(np.diag(self.estimate_covariance)), dict[str, Estimate]()
         for at, coordinate in enumerate(self.structure.occasions, start=begin):
             value = float(np.exp(2 * self.optimum.x[at]))
-            found[self.structure.coordinates[coordinate].name] = positive_estimate(value, 2 * value * float(errors[at]))
-        return found
+            estimates[self.structure.coordinates[coordinate].name] = positive_estimate(
+                value, 2 * value * float(errors[at])
+            )
+        return estimates
 
     @cached_property
     def noise(self) -> dict[str, dict[str, Estimate]]:
         """The parameters of the noise, by channel."""
         begin = self.structure.ends[1]
         errors = np.sqrt(np.diag(self.estimate_covariance))
-        found: dict[str, dict[str, Estimate]] = {}
+        estimates: dict[str, dict[str, Estimate]] = {}
         for at, name in enumerate(self.structure.noise.names, start=begin):
             channel, _, parameter = name.rpartition(".")
             value = float(np.exp(self.optimum.x[at]))
-            found.setdefault(channel, {})[parameter] = positive_estimate(value, value * float(errors[at]))
-        return found
+            estimates.setdefault(channel, {})[parameter] = positive_estimate(value, value * float(errors[at]))
+        return estimates
 
     @cached_property
     def eta(self) -> Float[np.ndarray, "subject effect"]:
-        """The effects of each subject at its mode, without those of its occasions."""
+        """The effects of the subjects at their modes, without those of occasions."""
         own = self.optimum.z.copy()
         own[:, self.structure.covariances.effects :] = 0
         at = list(self.structure.effects)
@@ -351,8 +354,8 @@ class PopulationFit:
 
     @property
     def shrinkage(self) -> dict[str, float]:
-        """How much less the subjects' effects scatter than their distribution, as a share; near 1 where the data tell
-        little of a subject (Savic and Karlsson, AAPS J. 11, 2009)."""
+        """The shrinkage: by how much the effects scatter less than their distribution, as a share; near 1 if the data
+        carry little information about a subject (Savic and Karlsson, AAPS J. 11, 2009)."""
         deviations = np.sqrt(np.diag(self.problem.covariance(self.optimum.x)))
         return {
             name: float(1 - np.std(eta, ddof=1) / deviation)
@@ -361,8 +364,8 @@ class PopulationFit:
 
     @cached_property
     def individuals(self) -> "pandas.DataFrame":
-        """The constants of each subject at its mode, each with its standard error given the population; with occasions,
-        those of each record."""
+        """The constants of each subject at its mode, with standard errors conditional on the population; with
+        occasions, those of each record."""
         import pandas as pd
 
         problem = self.problem
@@ -392,8 +395,8 @@ class PopulationFit:
     def predictions(self) -> "pandas.DataFrame":
         """Each measurement with the prediction of its subject, of a typical subject, and its weighted residual.
 
-        Where some are limits, `limit` says on which side of `observed` the value lies; these have no residual. Where
-        some lie between two, `other_end` is the other one.
+        If some are limits, `limit` is the side of `observed` on which the value lies; these rows have no residual. If
+        some lie between two limits, `other_end` is the second one.
         """
         import pandas as pd
 
@@ -435,12 +438,12 @@ class PopulationFit:
         return self.known.predict(data, level)
 
     def check_by_simulation(self, channel: str | None = None) -> PredictiveCheck:
-        """A visual predictive check: where quantiles of the measurements lie in simulated studies."""
+        """Runs a visual predictive check: compares quantiles of the measurements with those of simulated studies."""
         return check_by_simulation(self.optimum, self.data, channel)
 
     @property
     def untold(self) -> list[str]:
-        """The effects that the data do not tell: without variance, or all of it noise of the estimates."""
+        """The effects that are not identifiable: their variance vanishes, or is noise of the estimates."""
         variances = np.diag(self.problem.covariance(self.optimum.x))
         return [
             name
@@ -450,11 +453,11 @@ class PopulationFit:
 
     @property
     def untold_occasions(self) -> list[str]:
-        """The constants of which the data do not tell that they differ between occasions."""
-        return [name for name, each in self.occasion_variances.items() if each.value < LEAST_VARIANCE]
+        """The constants whose variance between occasions is not identifiable."""
+        return [name for name, variance in self.occasion_variances.items() if variance.value < LEAST_VARIANCE]
 
     def compare_without(self, name: str) -> Comparison:
-        """Fits the model without the effect of a constant, and compares.
+        """Fits the model without the effect of a constant, and compares the two with a likelihood-ratio test.
 
         **Raises:** `ValueError` if the constant has none.
         """
@@ -482,28 +485,29 @@ class PopulationFit:
 
     @property
     def population(self) -> Json:
-        """What was estimated, as `summary.json` has it."""
+        """The estimates in the form of `summary.json`."""
         fixed, variances = self.fixed, self.variances
         content: Json = {
             "objective": self.objective,
-            "fixed": {name: each.value for name, each in fixed.items()},
-            "variances": {name: each.value for name, each in variances.items()},
+            "fixed": {name: parameter.value for name, parameter in fixed.items()},
+            "variances": {name: parameter.value for name, parameter in variances.items()},
             "noise": {
-                channel: {name: each.value for name, each in parameters.items()}
+                channel: {name: parameter.value for name, parameter in parameters.items()}
                 for channel, parameters in self.noise.items()
             },
-            "shrinkage": {name: number_or_none(each) for name, each in self.shrinkage.items()},
+            "shrinkage": {name: number_or_none(parameter) for name, parameter in self.shrinkage.items()},
             "method": self.method,
             "standard_errors": {
-                "fixed": {name: number_or_none(each.error) for name, each in fixed.items()},
-                "variances": {name: number_or_none(each.error) for name, each in variances.items()},
+                "fixed": {name: number_or_none(parameter.error) for name, parameter in fixed.items()},
+                "variances": {name: number_or_none(parameter.error) for name, parameter in variances.items()},
                 "noise": {
-                    channel: {name: number_or_none(each.error) for name, each in parameters.items()}
+                    channel: {name: number_or_none(parameter.error) for name, parameter in parameters.items()}
                     for channel, parameters in self.noise.items()
                 },
             },
             "intervals": {
-                name: [number_or_none(each.lower), number_or_none(each.upper)] for name, each in fixed.items()
+                name: [number_or_none(parameter.lower), number_or_none(parameter.upper)]
+                for name, parameter in fixed.items()
             },
             "effects": {c.name: c.kind for c in self.structure.coordinates if c.kind is not None},
             "condition_number": number_or_none(self.condition_number),
@@ -517,8 +521,10 @@ class PopulationFit:
         if self.structure.has_occasions:
             content["occasions"] = {
                 "records": len(self.data.trajectories),
-                "variances": {name: each.value for name, each in self.occasion_variances.items()},
-                "standard_errors": {name: number_or_none(each.error) for name, each in self.occasion_variances.items()},
+                "variances": {name: parameter.value for name, parameter in self.occasion_variances.items()},
+                "standard_errors": {
+                    name: number_or_none(parameter.error) for name, parameter in self.occasion_variances.items()
+                },
             }
         if self.structure.weights:
             content["weights"] = len(self.structure.weights)
@@ -540,23 +546,25 @@ class PopulationFit:
             "  shrinkage",
         ]
         shrinkage = self.shrinkage
-        for name, each in self.fixed.items():
-            line = f"{name:>22}  {describe_estimate(each)}"
+        for name, estimated in self.fixed.items():
+            line = f"{name:>22}  {describe_estimate(estimated)}"
             if name in shrinkage:
                 spread = self.variances[name]
                 line += f"  {spread.value:9.4g}  {shown(spread.error)}  {100 * shrinkage[name]:8.0f}%"
             lines.append(line)
         lines += [
-            f"{'covariance ' + name:>22}  {describe_estimate(each)}"
-            for name, each in self.variances.items()
+            f"{'covariance ' + name:>22}  {describe_estimate(estimated)}"
+            for name, estimated in self.variances.items()
             if "," in name
         ]
         lines += [
-            f"{f'occasion variance of {name}':>22}  {describe_estimate(each)}"
-            for name, each in self.occasion_variances.items()
+            f"{f'occasion variance of {name}':>22}  {describe_estimate(estimated)}"
+            for name, estimated in self.occasion_variances.items()
         ]
         for channel, parameters in self.noise.items():
-            lines += [f"{channel + ' ' + name:>22}  {describe_estimate(each)}" for name, each in parameters.items()]
+            lines += [
+                f"{channel + ' ' + name:>22}  {describe_estimate(estimated)}" for name, estimated in parameters.items()
+            ]
         if self.structure.weights:
             lines.append(
                 f"network: {len(self.structure.weights)} weights, which all subjects share; errors hold beside it"
@@ -580,8 +588,8 @@ def number_or_none(number: float) -> float | None:
 
 
 def positive_estimate(value: float, error: float) -> Estimate:
-    """An estimate whose logarithm is about normal."""
-    with np.errstate(over="ignore"):  # Of a variance that the data do not tell, the interval has no end.
+    """Returns an estimate whose logarithm is approximately normal."""
+    with np.errstate(over="ignore"):  # The interval of an unidentifiable variance is unbounded.
         width = float(np.exp(norm.ppf(0.5 + INTERVAL_LEVEL / 2) * error / value)) if value > 0 else float("nan")
     return Estimate(value, error, value / width, value * width)
 
@@ -603,7 +611,7 @@ def fit_population(
     tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
     watch: Watch = watch_nothing,
 ) -> PopulationFit:
-    """Fits a population: constants that differ between trajectories, each of which is a subject.
+    """Fits a population: a model whose constants differ between subjects, with one trajectory per subject.
 
     ```python
     fit = node_fit.fit_population(data, random=["ka", "cl"], field=field)
@@ -612,16 +620,16 @@ def fit_population(
 
     **Arguments:**
 
-    - `train`: measurements, a trajectory for each subject; doses as events, covariates as inputs.
-    - `random`: the constants that differ, or for each its kind: `lognormal` (the default of a positive constant),
-      `logit` (between two bounds) or `normal`; or `{"kind": "lognormal", "variance": 0.04}` with its first variance.
+    - `train`: measurements, one trajectory per subject; doses as events, covariates as inputs.
+    - `random`: the constants that differ, or their kinds by name: `lognormal` (the default of a positive constant),
+      `logit` (between two bounds) or `normal`; or `{"kind": "lognormal", "variance": 0.04}` with an initial variance.
     - `field`, `hidden`, `start`: as in `fit`; the field is `Known`. By default, subjects with doses start at 0, and
       others at their first measurement.
     - `population`: the method, the noise and the covariance of the effects.
     - `options`: further options: `observation`, `scaling`, `solver`, `restarts`, `seed`.
-    - `tell`: called with the number of each start and where its search has ended.
-    - `watch`: called with the method (first `pooled`, which has no effects) and the objective of each evaluation; of
-      `saem`, with NaN in the place of an objective.
+    - `tell`: called with the number of each start and the result of its search.
+    - `watch`: called with the method (first `pooled`, which has no effects) and the objective of each evaluation; for
+      `saem`, with NaN in place of the objective.
 
     **Returns:** a `PopulationFit`.
 
@@ -633,7 +641,7 @@ def fit_population(
         "population", population, MixedEffects | None, "a node_fit.MixedEffects such as MixedEffects(noise='combined')"
     )
     given, population = {"field": field, "hidden": hidden, "start": start}, population or MixedEffects()
-    options = replace(options or Options(), **{name: each for name, each in given.items() if each is not None})
+    options = replace(options or Options(), **{name: value for name, value in given.items() if value is not None})
     options = replace(options, precision="x64")
     population = with_noise_of(options.loss, population)
     train = options.scaling.marked(train)
@@ -663,7 +671,7 @@ def fit_population(
 
 
 class Estimates(NamedTuple):
-    """Estimated parameters, with the Hessian of the objective, where each search has ended, and SAEM's drift."""
+    """Estimated parameters, with the Hessian, the final objectives of all searches, and SAEM's drift."""
 
     optimum: Optimum
     hessian: Float[np.ndarray, "parameter parameter"]
@@ -677,9 +685,9 @@ def estimate(
     options: Options,
     tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
 ) -> Estimates:
-    """Estimates the parameters of a population by the method of its settings.
+    """Estimates the parameters of a population with the method of its settings.
 
-    **Raises:** `ValueError` if the model can't be solved at its first constants.
+    **Raises:** `ValueError` if the model can't be solved at its initial constants.
     """
     if settings.method == "saem":
         optimum, drift = search_by_draws(problem, settings.iterations, options.seed)
@@ -690,7 +698,7 @@ def estimate(
 
 
 def check_subjects(train: Dataset) -> None:
-    """Refuses data with a subject of which nothing was measured, or of a single subject."""
+    """Refuses data of a single subject, or with a subject that has no measurement."""
     check_trainable(train)
     measured = np.asarray((np.isfinite(train.ys) & train.mask).any(axis=(1, 2)))
     empty = [train.trajectories[at] for at in np.flatnonzero(~measured)]
@@ -704,7 +712,7 @@ def check_subjects(train: Dataset) -> None:
 
 
 def build_population(train: Dataset, random: RandomEffects, population: MixedEffects, options: Options) -> Population:
-    """The model of a population before it is fitted.
+    """Builds the model of a population before the fit.
 
     **Raises:** `ValueError` if the model has no constants or a large network, or a word is unknown.
     """
@@ -717,7 +725,7 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
         )
     rtol = options.solver.rtol
     plan = resolve(options, Facts.of(train, None)).options
-    # Steps are held between rows, however the rows lie, so the method is the user's.
+    # Steps between rows are fixed for any spacing of the rows, so keep the user's method.
     solver = replace(options.solver, inputs=plan.solver.inputs)
     tolerance = rtol if isinstance(rtol, float) else RTOL
     with scope("x64"):
@@ -743,7 +751,7 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
 
 
 def with_small_network(options: Options) -> Options:
-    """The options with a network of few weights beside equations, unless its size was given."""
+    """Returns the options with a small network beside equations, unless they set its size."""
     if isinstance(options.field, eqx.Module) or made_of(options.field) is not Hybrid:
         return options
     size = {name: value for name, value in SMALL_NETWORK.items() if keyword(options.field, name) is None}
@@ -751,9 +759,9 @@ def with_small_network(options: Options) -> Options:
 
 
 def weights_of(model: NeuralODE, population: MixedEffects) -> tuple[Coordinate, ...]:
-    """The coordinates of the weights of a model's network.
+    """Returns the coordinates of the weights of a model's network.
 
-    **Raises:** `ValueError` if they are too many, or the method can't have them.
+    **Raises:** `ValueError` if the network has too many weights, or the method does not support a network.
     """
     weights = weights_as_coordinates(model)
     if len(weights) > MAX_WEIGHTS:
@@ -767,9 +775,9 @@ def weights_of(model: NeuralODE, population: MixedEffects) -> tuple[Coordinate, 
 
 
 def with_noise_of(loss: AbstractLikelihood | str, population: MixedEffects) -> MixedEffects:
-    """The settings with the noise that a loss of counts names.
+    """Returns the settings with the noise that a loss of counts implies.
 
-    **Raises:** `ValueError` of a loss that populations don't have, or beside another noise.
+    **Raises:** `ValueError` if populations do not support the loss, or it contradicts the noise.
     """
     loss = as_loss(loss)
     if type(loss) is type(LEAST_SQUARES):
@@ -787,7 +795,7 @@ def with_noise_of(loss: AbstractLikelihood | str, population: MixedEffects) -> M
 
 
 def check_normal(train: Dataset, population: MixedEffects, noise: ResidualNoise) -> None:
-    """Refuses what takes measurements as normal where they are limits or counts, and limits of counts."""
+    """Refuses method `fo`, which assumes normal measurements, with limits or counts, and refuses limits of counts."""
     if population.method == "fo" and (train.censored is not None or noise.is_count.any()):
         what = "values beyond a limit" if train.censored is not None else "counts"
         raise ValueError(
@@ -803,7 +811,7 @@ def check_normal(train: Dataset, population: MixedEffects, noise: ResidualNoise)
 
 
 def states_of(made: object) -> list[str]:
-    """The states of known equations, or of what makes them."""
+    """Returns the states of known equations, or of their factory."""
     if isinstance(made, Known):
         return [name for name, _ in made.equations.texts]
     equations = as_mapping(keyword(made, "equations") or {})
@@ -811,7 +819,7 @@ def states_of(made: object) -> list[str]:
 
 
 def evaluate_given(population: Population, method: Method) -> Optimum:
-    """The objective at the parameters that were given."""
+    """Evaluates the objective at the initial parameters."""
     structure = population.structure
     if [len(given) for given in structure.noise.given] != structure.noise.sizes:
         raise ValueError(

@@ -1,8 +1,8 @@
 """The likelihood of a population, with the effects of each subject integrated out, and its exact gradient.
 
-The integral over a subject's effects is approximated at their mode. All of it that depends on the model is the
-predictions there, with their derivatives by the subject's constants: a Taylor polynomial of them, in place of the
-model, gives the value and, by the implicit derivative of the mode, the gradient, without another simulation.
+The integral over a subject's effects is approximated at their mode. It depends on the model only through the
+predictions there and their derivatives in the subject's constants. A Taylor polynomial of the predictions therefore
+gives the value and, with the implicit derivative of the mode, the gradient, without another simulation.
 """
 
 import itertools
@@ -29,22 +29,22 @@ from .subjects import Expansion, Subjects, compile_program, expand_predictions, 
 # First-order conditional estimation, with and without interaction of effects and noise, at effects of zero, Laplace's
 # approximation, and adaptive Gauss-Hermite quadrature (Pinheiro and Bates, J. Comput. Graph. Stat. 4, 1995; Wang,
 # J. Pharmacokinet. Pharmacodyn. 34, 2007).
-# SAEM estimates by draws (`saem.py`); its objective and modes are those of `focei`.
+# SAEM estimates from draws (`saem.py`); its objective and modes are those of `focei`.
 Method = Literal["focei", "foce", "fo", "laplace", "quadrature", "saem"]
 POPULATION_METHODS: tuple[Method, ...] = get_args(Method)
-# Of the search for modes: it ends a step after one that lowers half the misfit by less than `MODE_GAIN`.
+# Settings of the mode search, which takes one last step after a gain in half the misfit below `MODE_GAIN`.
 MODE_DAMPING, MODE_EVALUATIONS, MODE_GAIN = Damping(1e-3, 0.1, 5.0, 1e-12, 1e8), 40, 1e-8
-# More than the negative logarithm of the standard deviation of a measurement.
+# Upper bound of the negative log standard deviation of a measurement.
 ROOM = 50.0
-# The most effects, and the most evaluations of a subject, that quadrature takes.
+# Maximum number of quadrature nodes per subject.
 MAX_QUADRATURE_NODES = 20_000
 
 
 class Parameters(NamedTuple):
     """The parameters of a population.
 
-    - `theta`: coordinates of a typical subject. `factor`: what the effects add to the coordinates of each record: the
-      Cholesky factor of the subject's, and standard deviations of those of its occasions, which are the last ones.
+    - `theta`: coordinates of a typical subject. `factor`: matrix from effects to coordinates of each record: the
+      Cholesky factor of the subject's effects, then the standard deviations of the effects of occasions.
     - `noise`: logarithms of the parameters of the noise.
     """
 
@@ -53,19 +53,18 @@ class Parameters(NamedTuple):
     noise: Float[Array, " noise"]
 
     def phi(self, z: Float[Array, " effect"]) -> Float[Array, "record coordinate"]:
-        """The coordinates of a subject's records from its effects in units of their distribution, which are standard
-        normal."""
+        """Computes the coordinates of a subject's records from its standardized effects, which are standard normal."""
         return self.theta[None] + self.factor @ z
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What a population is made of, without its data; compiled programs depend on it.
+    """The structure of a population without its data; static in compiled programs.
 
-    - `coordinates`: the fitted constants and weights. `covariances`: the structure of the effects' covariance, of those
-      coordinates that have a kind, in their order.
+    - `coordinates`: the fitted constants and weights. `covariances`: the structure of the covariance of the effects, in
+      the order of the coordinates that have a kind.
     - `weight_scale`: the standard deviation of the normal prior of weights.
-    - `records`: of a subject, the most that one has. `has_occasions`: whether a subject has several.
+    - `records`: maximum number of records of a subject. `has_occasions`: whether subjects can have several.
     """
 
     coordinates: tuple[Coordinate, ...]
@@ -92,37 +91,37 @@ class Structure:
 
     @property
     def total_effects(self) -> int:
-        """The number of a subject's effects, with those of its occasions."""
+        """The number of a subject's effects, including those of its occasions."""
         return self.covariances.effects + self.records * len(self.occasions)
 
     def first_spread(self) -> Float[np.ndarray, " parameter"]:
-        """The parameters of the effects' distribution before the fit."""
+        """Returns the parameters of the effects' distribution before the fit."""
         effects = self.covariances.first([c.variance for c in self.coordinates if c.kind is not None])
         occasions = [c.occasion_variance for c in self.coordinates if c.occasion_variance is not None]
         return np.concatenate([effects, 0.5 * np.log(occasions)])
 
     def prior(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
-        """Minus twice the logarithm of the weights' prior, without its constants, and its gradient."""
+        """Computes minus twice the log-prior of the weights, without its constants, and its gradient."""
         slopes, at = np.zeros(len(x)), list(self.weights)
         slopes[at] = 2 * x[at] / self.weight_scale**2
         return float(slopes @ x) / 2, slopes
 
     @property
     def ends(self) -> tuple[int, int, int]:
-        """Where the coordinates, the parameters of the effects and those of the noise end in a vector of all.
+        """The end indices of the coordinates, the effects' parameters and the noise's parameters in the full vector.
 
-        Those of the effects are of their covariance, and the logarithms of standard deviations of occasions.
+        The effects' parameters are those of their covariance, and the log standard deviations of occasions.
         """
         fixed, spread = len(self.coordinates), self.covariances.parameters + len(self.occasions)
         return fixed, fixed + spread, fixed + spread + len(self.noise.names)
 
     def parts(self, x: Float[Array, " parameter"]) -> Parameters:
-        """The parameters from a vector: coordinates, those of the effects, those of the noise."""
+        """Splits a vector into the coordinates and the parameters of the effects and the noise."""
         fixed, spread, _ = self.ends
         factor = jnp.zeros((self.records, fixed, self.total_effects), x.dtype)
         if self.effects:
-            own = self.covariances.factor(x[fixed : fixed + self.covariances.parameters])
-            factor = factor.at[:, np.array(self.effects), : self.covariances.effects].set(own)
+            subject_factor = self.covariances.factor(x[fixed : fixed + self.covariances.parameters])
+            factor = factor.at[:, np.array(self.effects), : self.covariances.effects].set(subject_factor)
         for number, at in enumerate(self.occasions):
             places = self.covariances.effects + np.arange(self.records) * len(self.occasions) + number
             deviation = jnp.exp(x[fixed + self.covariances.parameters + number])
@@ -130,7 +129,7 @@ class Structure:
         return Parameters(x[:fixed], factor, x[spread:])
 
 
-# Told of each evaluation of an objective: by which method, and its value.
+# Called with the method and the value of each evaluation of an objective.
 Watch = Callable[[str, float], None]
 
 
@@ -140,14 +139,14 @@ def watch_nothing(method: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class Population:
-    """A model of a population, its data, and who is told of each evaluation of its objective in a search."""
+    """A model of a population, its data, and a callback for each evaluation of its objective in a search."""
 
     subjects: Subjects
     structure: Structure
     watch: Watch = watch_nothing
 
     def covariance(self, x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "effect effect"]:
-        """The covariance of the effects of subjects."""
+        """Computes the covariance of the effects of subjects."""
         effects = self.structure.covariances.effects
         with scope("x64"):
             factor = np.asarray(self.structure.parts(jnp.asarray(x)).factor)[0, list(self.structure.effects), :effects]
@@ -156,31 +155,31 @@ class Population:
     def phi(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]
     ) -> Float[np.ndarray, "subject record coordinate"]:
-        """Coordinates of the records of subjects from their effects in units of their distribution."""
+        """Computes coordinates of the subjects' records from their standardized effects."""
         with scope("x64"):
             parts = self.structure.parts(jnp.asarray(x))
             return np.asarray(parts.theta[None, None] + contract("rce,se->src", parts.factor, jnp.asarray(z)))
 
     def settled(self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]) -> "Population":
-        """The population with solver steps that meet the tolerance there."""
+        """Returns the population with solver steps that meet the tolerance at a point."""
         return replace(self, subjects=self.subjects.settled(self.phi(x, z)))
 
     def begun_at(self, phi: Float[np.ndarray, " coordinate"]) -> "Population":
-        """The population with other first constants."""
+        """Returns the population with other initial constants."""
         return replace(self, subjects=replace(self.subjects, model=self.subjects.model_at(phi)))
 
     @property
     def still(self) -> Float[np.ndarray, "subject effect"]:
-        """Effects of zero."""
+        """Effects that are all zero."""
         return np.zeros((self.subjects.count, self.structure.total_effects))
 
     def given(self, x: np.ndarray, z: np.ndarray) -> tuple[Array, Array, Measurements]:
-        """Parameters, effects and measurements, as compiled programs take them."""
+        """Returns parameters, effects and measurements as arguments of compiled programs."""
         return jnp.asarray(x), jnp.asarray(z), self.subjects.seen.arrays
 
     @property
     def added(self) -> float:
-        """What log-normal noise adds to the objective."""
+        """The term of log-normal noise in the objective."""
         subjects = self.subjects
         return float(np.where(subjects.seen.exact, self.structure.noise.jacobian(subjects.y), 0.0).sum())
 
@@ -191,10 +190,10 @@ class Population:
         *,
         interaction: bool = True,
     ) -> Float[np.ndarray, "subject effect"]:
-        """The effects of each subject, in units of their distribution, where the density is largest.
+        """Finds the modes of the density of each subject's standardized effects.
 
-        **Arguments:** `begin`: where the search begins; at 0 if None. `interaction`: whether the noise follows the
-        subject's own prediction, and not the typical one.
+        **Arguments:** `begin`: initial guess; 0 if None. `interaction`: whether the noise follows the subject's own
+        prediction instead of the typical one.
         """
         return self.find_modes_and_expansion(x, begin, interaction=interaction)[0]
 
@@ -205,8 +204,8 @@ class Population:
         *,
         interaction: bool = True,
     ) -> tuple[Float[np.ndarray, "subject effect"], Expansion | None]:
-        """The modes, see `find_modes`, and the predictions there with two derivatives; None without effects, or where
-        some coordinates have none, whose derivatives the search does not need."""
+        """Finds the modes as `find_modes` does, and the predictions there with two derivatives; None without effects,
+        or if some coordinates have no effect, since the search does not compute their derivatives."""
         subjects = self.subjects
         z = self.still if begin is None else begin
         if not z.shape[1]:
@@ -220,9 +219,9 @@ class Population:
     def objective(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"], method: Method | str
     ) -> tuple[float, Float[np.ndarray, " parameter"]]:
-        """Minus twice the log-likelihood, without its constants 2 pi, and with the prior of weights; and its gradient.
+        """Computes minus twice the log-posterior, without its constants 2 pi, and its gradient; weights have a prior.
 
-        **Arguments:** `z`: the modes of the effects there (`find_modes`); 0 for `fo` and `pooled`, which is the
+        **Arguments:** `z`: the modes of the effects at `x` (`find_modes`); 0 for `fo` and `pooled`, which is the
         likelihood without effects.
         """
         value, slopes = self.objective_by_subject(x, z, method)
@@ -235,9 +234,9 @@ class Population:
         method: Method | str,
         expansion: Expansion | None = None,
     ) -> tuple[float, Float[np.ndarray, "subject parameter"]]:
-        """The objective, and the gradient of each subject's part of it, which has its share of the prior.
+        """Computes the objective, and the gradient of each subject's part, which includes a share of the prior.
 
-        **Arguments:** `expansion`: of the predictions at the effects `z`, where it is known already.
+        **Arguments:** `expansion`: expansion of the predictions at the effects `z`, if already computed.
         """
         subjects = self.subjects
         if expansion is None or method == "laplace":
@@ -251,11 +250,11 @@ class Population:
     def quadrature(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"], nodes: int = 9
     ) -> float:
-        """The objective by adaptive Gauss-Hermite quadrature around the modes `z`.
+        """Computes the objective with adaptive Gauss-Hermite quadrature around the modes `z`.
 
-        **Arguments:** `nodes`: of each effect.
+        **Arguments:** `nodes`: number of nodes per effect.
 
-        **Raises:** `ValueError` if there are too many nodes.
+        **Raises:** `ValueError` if the grid has too many nodes.
         """
         subjects, effects = self.subjects, self.structure.total_effects
         if nodes**effects > MAX_QUADRATURE_NODES:
@@ -268,30 +267,30 @@ class Population:
         place, weight = points[grid], (np.log(weights)[grid] + points[grid] ** 2).sum(axis=1)
         curvature = np.linalg.inv(self.spread_of_modes(x, z))
         root = np.sqrt(2) * np.linalg.inv(np.linalg.cholesky(curvature)).transpose(0, 2, 1)
-        for axis in (*np.eye(effects), *-np.eye(effects)):  # The farthest nodes may need more steps than the modes.
+        for axis in (*np.eye(effects), *-np.eye(effects)):  # The farthest nodes can need more steps than the modes.
             subjects = subjects.settled(self.phi(x, z + root @ axis * points[-1]))
         settled = replace(self, subjects=subjects)
         densities = np.stack([settled.densities(x, z + root @ at) for at in place])
         logs = weight[:, None] - 0.5 * densities
         largest = logs.max(axis=0)
         total = largest + np.log(np.exp(logs - largest).sum(axis=0))
-        each = effects * np.log(np.pi) + np.linalg.slogdet(curvature)[1] - 2 * total
-        return float(each.sum()) + self.added
+        parts = effects * np.log(np.pi) + np.linalg.slogdet(curvature)[1] - 2 * total
+        return float(parts.sum()) + self.added
 
     def densities(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]
     ) -> Float[np.ndarray, " subject"]:
-        """Minus twice the logarithm of the density of each subject's measurements and effects, without constants."""
+        """Computes minus twice the joint log-density of each subject's measurements and effects, without constants."""
         subjects = self.subjects
         f = subjects.expand(self.phi(x, z)).f
         with scope("x64"):
-            found = np.asarray(joint_densities(self.structure, f, *self.given(x, z)))
-        return np.where(np.isnan(found), np.inf, found)  # Where the model can't be solved.
+            misfits = np.asarray(joint_densities(self.structure, f, *self.given(x, z)))
+        return np.where(np.isnan(misfits), np.inf, misfits)  # NaN if the solve fails.
 
     def spread_of_modes(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]
     ) -> Float[np.ndarray, "subject effect effect"]:
-        """The covariance of each subject's effects given its measurements, in units of their distribution."""
+        """Computes the posterior covariance of each subject's standardized effects."""
         subjects = self.subjects
         expansion = subjects.expand(self.phi(x, z), 2)
         with scope("x64"):
@@ -299,12 +298,12 @@ class Population:
 
 
 def contract(indices: str, *arrays: Array) -> Array:
-    """Einstein's summation."""
+    """Computes an Einstein summation."""
     return jnp.einsum(indices, *arrays)  # pyright: ignore[reportUnknownMemberType]
 
 
 def lower_root(matrix: Float[Array, "effect effect"]) -> Float[Array, "effect effect"]:
-    """Cholesky's factor; NaN of a matrix that is not positive definite."""
+    """Computes the Cholesky factor; NaN for a matrix that is not positive definite."""
     return jnp.linalg.cholesky(matrix)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
@@ -313,7 +312,7 @@ def log_determinant(matrix: Float[Array, "effect effect"]) -> Float[Array, ""]:
 
 
 def curvature_of(slopes: Float[Array, "row channel effect"], weight: Float[Array, "row channel"]) -> Array:
-    """The expected curvature of half the joint misfit by standard normal effects."""
+    """Computes the expected curvature of half the joint misfit in standard normal effects."""
     return jnp.eye(slopes.shape[-1], dtype=slopes.dtype) + contract("rci,rc,rcj->ij", slopes, weight, slopes)
 
 
@@ -328,10 +327,10 @@ def search_modes(
     begin: Array,
     seen: Measurements,
 ) -> tuple[Float[Array, "subject effect"], Expansion]:
-    """Damped Newton steps of all subjects at once; returns the modes, and the predictions there with two derivatives by
-    the coordinates that have effects.
+    """Takes damped Newton steps of all subjects at once; returns the modes, and the predictions there with two
+    derivatives in the coordinates that have effects.
 
-    Where the curvature is not positive, the expected one takes its place.
+    Uses the expected curvature if the exact one is not positive.
     """
     parts, noise, effects = structure.parts(x), structure.noise, np.array(structure.effects)
     model = with_constants(model, structure.coordinates, parts.theta)
@@ -340,8 +339,8 @@ def search_modes(
 
     def search(begin: Array, records: Batch, seen: Measurements) -> tuple[Array, Expansion]:
         def expand(z: Array, order: int = 2) -> Expansion:
-            found = expand_predictions(order, steps, model, coordinates, records, parts.phi(z))
-            return Expansion(*(part.reshape(-1, *part.shape[2:]) for part in found))
+            derivatives = expand_predictions(order, steps, model, coordinates, records, parts.phi(z))
+            return Expansion(*(part.reshape(-1, *part.shape[2:]) for part in derivatives))
 
         fixed = None if interaction else noise.variance(noise.transform(expand(begin * 0, 0).f), parts.noise)
 
@@ -359,14 +358,14 @@ def search_modes(
             is_positive = jnp.isfinite(lower_root(exact)).all()
             return joint(z), (gradient, jnp.where(is_positive, exact, expected), expansion)
 
-        # Logarithms of variances may be negative, and the search compares shares of a positive value.
+        # Log-variances can be negative, but the search compares relative changes of a positive value.
         room = ROOM * (1 + seen.mask.sum())
 
         def propose(now: DampedSearch) -> tuple[Array, Array]:
             gradient, curvature, _ = now.at
-            whole = jnp.linalg.solve(curvature, gradient)
+            newton_step = jnp.linalg.solve(curvature, gradient)
             damped = curvature * (1 + now.damping * jnp.eye(len(gradient), dtype=gradient.dtype))
-            return now.best - jnp.linalg.solve(damped, gradient), gradient @ whole <= MODE_GAIN
+            return now.best - jnp.linalg.solve(damped, gradient), gradient @ newton_step <= MODE_GAIN
 
         def look_above(z: Array) -> tuple[Array, tuple[Array, Array, Expansion]]:
             value, at = look(z)
@@ -381,8 +380,7 @@ def search_modes(
 def predict_near(
     noise: ResidualNoise, parts: Parameters, expansion: Expansion, here: Float[Array, "record coordinate"]
 ) -> Callable[[Array], Float[Array, "row channel"]]:
-    """A subject's transformed predictions as a function of its effects, near the coordinates where they were
-    expanded."""
+    """Returns a subject's transformed predictions as a function of its effects, near the point of expansion."""
     return lambda z: noise.transform(extrapolate(expansion, parts.phi(z) - here))
 
 
@@ -394,12 +392,12 @@ def half_misfit(
     seen: Measurements,
     variance: Array | None,
 ) -> Float[Array, ""]:
-    """Half the misfit of measurements and effects."""
+    """Computes half the misfit of measurements and effects."""
     return 0.5 * (measurement_misfit(noise, parts.noise, transformed(z), seen, variance) + z @ z)
 
 
 def extrapolate(expansion: Expansion, delta: Float[Array, "record coordinate"]) -> Float[Array, "row channel"]:
-    """Predictions of a subject at a distance from where they were expanded, which is one of each record."""
+    """Extrapolates a subject's predictions by a distance from the point of expansion, one for each record."""
     f, delta = expansion.f, at_rows(delta, expansion)
     if expansion.first is not None:
         f = f + contract("rcp,rp->rc", expansion.first, delta)
@@ -411,7 +409,7 @@ def extrapolate(expansion: Expansion, delta: Float[Array, "record coordinate"]) 
 
 
 def at_rows(values: Float[Array, "record ..."], expansion: Expansion) -> Float[Array, "row ..."]:
-    """Values of a subject's records, at its rows."""
+    """Repeats values of a subject's records at its rows."""
     return jnp.repeat(values, expansion.f.shape[0] // values.shape[0], axis=0)
 
 
@@ -425,8 +423,8 @@ def parts_and_gradients(
     z: Array,
     seen: Measurements,
 ) -> tuple[Float[Array, " subject"], Float[Array, "subject parameter"]]:
-    """Each subject's part of the objective with its gradient, from the expansions of its predictions at the effects
-    `z` and at none."""
+    """Computes each subject's part of the objective and its gradient, from the expansions of its predictions at the
+    effects `z` and at zero effects."""
 
     def one(expansion: Expansion, typical: Expansion, z: Array, seen: Measurements) -> tuple[Array, Array]:
         return jax.value_and_grad(lambda x: of_subject(structure, method, x, expansion, typical, z, seen))(x)
@@ -443,7 +441,7 @@ def of_subject(
     z: Array,
     seen: Measurements,
 ) -> Float[Array, ""]:
-    """A subject's part of the objective."""
+    """Computes a subject's part of the objective."""
     noise, parts = structure.noise, structure.parts(x)
     transformed = predict_near(noise, parts, expansion, jax.lax.stop_gradient(parts.phi(z)))
     if method == "pooled":
@@ -459,7 +457,7 @@ def of_subject(
     def joint(z: Array) -> Float[Array, ""]:
         return half_misfit(noise, parts, transformed, z, seen, fixed)
 
-    # A Newton step at the mode stays there, and has the derivative of the mode by the parameters.
+    # A Newton step at the mode stays there, and has the mode's derivative with respect to the parameters.
     curvature = jax.lax.stop_gradient(jax.hessian(joint)(z))
     z = z - jnp.linalg.solve(curvature, jax.grad(joint)(z))
     if method == "laplace":
@@ -478,7 +476,7 @@ def integrate_effects(
     seen: Measurements,
     variance: Array | None,
 ) -> Float[Array, ""]:
-    """The misfit of measurements that are linear in the effects, and therefore normal, with effects integrated out."""
+    """Integrates effects out of the misfit of measurements that are linear in them, and therefore normal."""
     h, slopes = transformed(z), jax.jacfwd(transformed)(z)
     weight = weights(noise, parts.noise, h, seen, variance)
     pull = contract("rc,rc,rce->e", jnp.where(seen.mask, noise.transform(seen.y) - h, 0), weight, slopes)
@@ -491,7 +489,7 @@ def integrate_effects(
 def curvatures(
     structure: Structure, expansion: Expansion, x: Array, z: Array, seen: Measurements
 ) -> Float[Array, "subject effect effect"]:
-    """The expected curvature of half the joint misfit of each subject at the effects `z`."""
+    """Computes the expected curvature of half the joint misfit of each subject at the effects `z`."""
     noise, parts = structure.noise, structure.parts(x)
 
     def one(expansion: Expansion, seen: Measurements) -> Array:

@@ -1,4 +1,4 @@
-"""What was measured of subjects, and how probable it is given the predictions."""
+"""The measurements of subjects, and their likelihood given the predictions."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ from .noise import ResidualNoise
 
 
 class Measurements(NamedTuple):
-    """Measurements of one subject or of several.
+    """Measurements of one or several subjects.
 
-    - `y`, `mask`: values in the user's units, 0 where there is none, and where there is one.
-    - `sides`: -1 where the value lies below `y`, 1 where above, else 0; None if all are exact.
-    - `other_end`: of the interval in which such a value lies, NaN where there is none; None if nowhere is one.
+    - `y`, `mask`: values in the user's units, 0 if missing, and the mask of the present ones.
+    - `sides`: -1 if the value lies below `y`, 1 if above, else 0; None if all are exact.
+    - `other_end`: other end of the interval that contains such a value, NaN if it has none; None if none has one.
     """
 
     y: Float[AnyArray, "*rows channel"]
@@ -27,28 +27,28 @@ class Measurements(NamedTuple):
 
     @property
     def exact(self) -> Bool[AnyArray, "*rows channel"]:
-        """Where a value itself was measured, not a limit."""
+        """Mask of the measured values that are not limits."""
         return self.mask if self.sides is None else self.mask & (self.sides == 0)
 
     @property
     def is_between(self) -> Bool[AnyArray, "*rows channel"]:
-        """Where a value lies between two limits."""
+        """Mask of the values between two limits."""
         return self.mask & (False if self.other_end is None else abs(self.other_end) < np.inf)
 
     @property
     def middles(self) -> Float[np.ndarray, "*rows channel"]:
-        """The values on the host, limits as they are, and the middle of two between which a value lies."""
+        """The values on the host, with limits as values, and the middle of two limits for a value between them."""
         y = np.asarray(self.y)
         return y if self.other_end is None else np.where(self.is_between, (y + np.asarray(self.other_end)) / 2, y)
 
     @property
     def arrays(self) -> "Measurements":
-        """The measurements as arrays of compiled programs."""
+        """The measurements as arrays for compiled programs."""
         return jax.tree.map(jnp.asarray, self)
 
     def residuals(self, f: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
-        """Measured less predicted values, on the host; 0 of a prediction beyond the limit, as the value is. The value
-        between two limits is taken as their middle."""
+        """Computes measured minus predicted values, on the host; 0 for a prediction beyond the limit of the value.
+        A value between two limits counts as their middle."""
         off = np.asarray(self.y) - f
         if self.sides is None:
             return off
@@ -58,18 +58,18 @@ class Measurements(NamedTuple):
 def measurement_misfit(
     noise: ResidualNoise, parameters: Array, h: Array, seen: Measurements, variance: Array | None = None
 ) -> Float[Array, ""]:
-    """Minus twice the log density of measurements, without the constants 2 pi; of counts, of their probability.
+    """Computes minus twice the log-density of measurements, without the constants 2 pi; for counts the log-probability.
 
     A value beyond a limit, or between two, has the probability of lying there (methods M3 and M4 of Beal, J.
     Pharmacokinet. Pharmacodyn. 28, 2001).
 
-    **Arguments:** `parameters`: of the noise, as logarithms. `h`: transformed predictions. `variance`: of the
+    **Arguments:** `parameters`: log-parameters of the noise. `h`: transformed predictions. `variance`: variance of the
     measurements; by default that at `h`.
     """
-    given = noise.variance(h, parameters) if variance is None else variance
+    variance_used = noise.variance(h, parameters) if variance is None else variance
     is_count = np.broadcast_to(noise.is_count, h.shape)
     is_normal = seen.exact & ~is_count
-    exact = jnp.where(is_normal, given, 1)
+    exact = jnp.where(is_normal, variance_used, 1)
     squares = (noise.transform(seen.y) - h) ** 2 / exact + jnp.log(exact)
     total = jnp.where(is_normal, squares, 0).sum()
     if is_count.any():
@@ -78,20 +78,20 @@ def measurement_misfit(
         total = total + jnp.where(counted, noise.misfit_of_counts(at, parameters, seen.y), 0).sum()
     if seen.sides is None:
         return total
-    logs = log_probability_beyond(*beyond_limit(noise, parameters, h, seen, given))
+    logs = log_probability_beyond(*beyond_limit(noise, parameters, h, seen, variance_used))
     return total - 2 * jnp.where(is_limit(seen), logs, 0).sum()
 
 
 def is_limit(seen: Measurements) -> Bool[Array, "*rows channel"]:
-    """Where a value lies beyond a limit, or between two."""
+    """Returns the mask of values beyond a limit, or between two."""
     return jnp.asarray(seen.mask & ~seen.exact)
 
 
 def beyond_limit(
     noise: ResidualNoise, parameters: Array, h: Array, seen: Measurements, variance: Array | None = None
 ) -> tuple[Float[Array, "*rows channel"], Float[Array, "*rows channel"] | None]:
-    """How far predictions lie beyond limits, in standard deviations, 0 where there is none; and how far values may lie
-    beyond them, infinite where there is no other end."""
+    """Computes the distances of predictions beyond limits, in standard deviations, 0 without a limit; and the distances
+    that values can lie beyond them, infinite without another end."""
     assert seen.sides is not None
     variance = noise.variance(h, parameters) if variance is None else variance
     variance = jnp.where(is_limit(seen), variance, 1)
@@ -107,14 +107,14 @@ def beyond_limit(
 def weights(
     noise: ResidualNoise, parameters: Array, h: Array, seen: Measurements, variance: Array | None = None
 ) -> Float[Array, "*rows channel"]:
-    """Twice the curvature of half the misfit by each prediction: the expected one of exact values, of a given
-    `variance` that of the mean alone; and of a limit that of the logarithm of the probability beyond it."""
+    """Computes twice the curvature of half the misfit in each prediction: for exact values the expected one, or with a
+    fixed `variance` that of the mean alone; for limits that of the log-probability beyond them."""
     is_count = np.broadcast_to(noise.is_count, h.shape)
     own, slope = jax.jvp(lambda h: noise.variance(h, parameters), (h,), (jnp.ones_like(h),))
     if variance is not None:
         own, slope = jnp.where(is_count, own, variance), 0 * slope
     own = jnp.where(seen.exact, own, 1)
-    # The variance of counts is no parameter beside their mean.
+    # The variance of counts is not a separate parameter besides their mean.
     weight = jnp.where(seen.exact, 1 / own + jnp.where(is_count, 0, 0.5 * (slope / own) ** 2), 0)
     if seen.sides is None:
         return weight

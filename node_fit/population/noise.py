@@ -1,4 +1,4 @@
-"""Residual noise: how measurements scatter around the prediction, normal or as counts do.
+"""Residual noise: the distribution of measurements around the prediction, normal or of counts.
 
 One table of kinds serves the likelihood, simulated measurements and reports.
 """
@@ -23,11 +23,11 @@ class NoiseKind(NamedTuple):
     """A kind of noise.
 
     - `parameters`: names of its positive parameters.
-    - `variance`: from the prediction, in its own units or their logarithm, and the parameters; of counts, the inverse
-      of the information on the logarithm of their mean.
-    - `first`: its parameters from the root mean square of residuals and of measurements.
+    - `variance`: variance as a function of the prediction, in its units or as a logarithm, and the parameters; for
+      counts, the inverse of the information on their log-mean.
+    - `first`: initial parameters from the root mean square of residuals and of measurements.
     - `is_logarithmic`: whether the logarithm of a measurement is normal.
-    - `counts`: the distribution of counts around the prediction; None of measurements that are normal.
+    - `counts`: the distribution of counts around the prediction; None for normal measurements.
     """
 
     parameters: tuple[str, ...]
@@ -38,13 +38,13 @@ class NoiseKind(NamedTuple):
 
     @property
     def predicts_logarithm(self) -> bool:
-        """Whether the likelihood is one of the logarithm of the prediction."""
+        """Whether the likelihood uses the logarithm of the prediction."""
         return self.is_logarithmic or self.counts is not None
 
 
-# The least prediction of which a power is taken, and the largest noise before a fit, as a share of the prediction.
+# Lower bound of predictions in powers, and maximum initial noise, as a share of the prediction.
 LEAST_PREDICTION, MAX_SHARE = 1e-12, 0.5
-# Larger means are of a model that runs away; NumPy draws no such counts.
+# Largest mean of simulated counts; larger ones come from diverging models, and NumPy can't draw such counts.
 MOST_COUNTED = 1e15
 
 
@@ -65,8 +65,8 @@ def power_variance(f: AnyArray, s: Sequence[AnyArray]) -> AnyArray:
 
 
 def variance_of_counts(counts: AbstractCounts) -> Variance:
-    """The variance of the logarithm of a mean as one count tells it."""
-    return lambda h, s: 1 / counts.curvature(jnp.asarray(h), tuple(jnp.log(each) for each in s))
+    """Returns the variance of a log-mean estimated from one count."""
+    return lambda h, s: 1 / counts.curvature(jnp.asarray(h), tuple(jnp.log(parameter) for parameter in s))
 
 
 def first_additive(residual: float, size: float) -> tuple[float, ...]:
@@ -105,7 +105,7 @@ NOISE_KINDS: dict[str, NoiseKind] = {
         ("dispersion",), variance_of_counts(NegativeBinomial()), first_dispersion, counts=NegativeBinomial()
     ),
 }
-# `noise` of a command and of Python: a kind for all channels, or by channel, or numbers to begin with.
+# Type of `noise`: a kind for all channels, or by channel, or initial values.
 NoiseWords = str | Mapping[str, str | Mapping[str, float]]
 
 
@@ -113,8 +113,8 @@ NoiseWords = str | Mapping[str, str | Mapping[str, float]]
 class ResidualNoise:
     """The noise of all channels.
 
-    - `channels`, `kinds`: their names, and the kind of each.
-    - `given`: the first values of each channel's parameters; empty where the user has given none.
+    - `channels`, `kinds`: their names and kinds.
+    - `given`: the initial values of each channel's parameters; empty if the user provided none.
     """
 
     channels: tuple[str, ...]
@@ -123,7 +123,7 @@ class ResidualNoise:
 
     @staticmethod
     def of(words: object, channels: Sequence[str]) -> "ResidualNoise":
-        """Reads the noise: a kind such as `proportional`, or by channel a kind or first values of its parameters.
+        """Reads the noise: a kind such as `proportional`, or by channel a kind or initial values of its parameters.
 
         **Raises:** `ValueError` that names the channel and the kinds.
         """
@@ -153,7 +153,7 @@ class ResidualNoise:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters' names, such as `c.additive`."""
+        """The names of the parameters, such as `c.additive`."""
         pairs = zip(self.channels, self.kinds, strict=True)
         return tuple(f"{channel}.{parameter}" for channel, kind in pairs for parameter in NOISE_KINDS[kind].parameters)
 
@@ -163,7 +163,7 @@ class ResidualNoise:
         return [len(NOISE_KINDS[kind].parameters) for kind in self.kinds]
 
     def first(self, residual: Sequence[float], size: Sequence[float]) -> Float[np.ndarray, " parameter"]:
-        """The logarithms of first parameters.
+        """Returns the logarithms of the initial parameters.
 
         **Arguments:** `residual`, `size`: root mean square of the residuals and of the measurements of each channel.
         """
@@ -173,29 +173,29 @@ class ResidualNoise:
         return np.log(values)
 
     def transform(self, f: Float[AnyArray, "*rows channel"]) -> Float[Array, "*rows channel"]:
-        """Measurements or predictions on the line of the likelihood: logarithms of log-normal channels and counts."""
+        """Transforms measurements or predictions to the likelihood scale; a log for log-normal noise and counts."""
         logarithmic = np.array([NOISE_KINDS[kind].predicts_logarithm for kind in self.kinds])
         if not logarithmic.any():
             return jnp.asarray(f)
         inside = jnp.where(f > 0, f, 1.0)
-        # Beyond the domain a straight line, so that a search comes back.
+        # Extend it linearly beyond the domain, so that a search can return.
         logs = jnp.where(f > 0, jnp.log(inside), -1e3 + f)
         return jnp.where(logarithmic.reshape((1,) * (f.ndim - 1) + (-1,)), logs, f)
 
     def untransform(self, h: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
-        """The inverse of `transform`, on the host."""
+        """Inverts `transform`, on the host."""
         logarithmic = np.array([NOISE_KINDS[kind].predicts_logarithm for kind in self.kinds])
         return np.where(logarithmic, np.exp(np.where(logarithmic, h, 0.0)), h)
 
     @property
     def is_count(self) -> Bool[np.ndarray, " channel"]:
-        """Which channels are counts."""
+        """Mask of the channels that are counts."""
         return np.array([NOISE_KINDS[kind].counts is not None for kind in self.kinds])
 
     def misfit_of_counts(
         self, h: Float[Array, "*rows channel"], x: Float[Array, " parameter"], y: Float[AnyArray, "*rows channel"]
     ) -> Float[Array, "*rows channel"]:
-        """Minus twice the logarithm of the probability of counts; 0 of other channels."""
+        """Computes minus twice the log-probability of counts; 0 for other channels."""
         columns: list[Array] = []
         for index, (kind, own) in enumerate(zip(self.kinds, self.split(x), strict=True)):
             counts, at = NOISE_KINDS[kind].counts, h[..., index]
@@ -204,46 +204,46 @@ class ResidualNoise:
         return jnp.stack(columns, axis=-1)
 
     def split(self, x: Float[Array, " parameter"]) -> list[Float[Array, " own"]]:
-        """The logarithms of the parameters of each channel."""
+        """Splits log-parameters by channel."""
         ends = np.cumsum(self.sizes)
         return [x[end - count : end] for count, end in zip(self.sizes, ends, strict=True)]
 
     def simulate(
         self, f: Float[np.ndarray, "*rows channel"], x: Float[np.ndarray, " parameter"], rng: np.random.Generator
     ) -> Float[np.ndarray, "*rows channel"]:
-        """Measurements around predictions in the user's units; NaN where there is none."""
+        """Simulates measurements around predictions in the user's units; NaN for missing predictions."""
         with scope("x64"):
             h = self.transform(jnp.asarray(f))
             deviation = np.sqrt(np.asarray(self.variance(h, jnp.asarray(x))))
         with np.errstate(invalid="ignore", over="ignore"):
-            found = self.untransform(np.asarray(h) + deviation * rng.standard_normal(deviation.shape))
+            simulated = self.untransform(np.asarray(h) + deviation * rng.standard_normal(deviation.shape))
         for index in np.flatnonzero(self.is_count):
             mean = f[..., index]
             is_mean = np.isfinite(mean) & (mean < MOST_COUNTED)
             rate = np.where(is_mean, np.maximum(mean, 0.0), 0.0)
-            if self.kinds[index] == "negative_binomial":  # Poisson's counts of rates that are gamma-distributed.
+            if self.kinds[index] == "negative_binomial":  # Poisson counts with gamma-distributed rates.
                 dispersion = float(np.exp(np.split(x, np.cumsum(self.sizes))[index][0]))
                 rate = rng.gamma(1 / dispersion, dispersion * rate)
-            found[..., index] = np.where(is_mean, rng.poisson(rate), np.nan)
-        return found
+            simulated[..., index] = np.where(is_mean, rng.poisson(rate), np.nan)
+        return simulated
 
     def deviation(
         self, f: Float[np.ndarray, "*rows channel"], x: Float[np.ndarray, " parameter"]
     ) -> Float[np.ndarray, "*rows channel"]:
-        """Standard deviations: of transformed measurements, and of counts themselves."""
+        """Computes standard deviations of transformed measurements, and of untransformed counts."""
         with scope("x64"):
-            found = np.sqrt(np.asarray(self.variance(self.transform(jnp.asarray(f)), jnp.asarray(x))))
-        return np.where(self.is_count, f * found, found)
+            deviations = np.sqrt(np.asarray(self.variance(self.transform(jnp.asarray(f)), jnp.asarray(x))))
+        return np.where(self.is_count, f * deviations, deviations)
 
     def jacobian(self, y: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
-        """What the logarithm of a measurement adds to minus twice its log density."""
+        """Computes the term of the log-transform in minus twice the log-density of a measurement."""
         logarithmic = np.array([NOISE_KINDS[kind].is_logarithmic for kind in self.kinds])
         return np.where(logarithmic, 2 * np.log(np.where(logarithmic & (y > 0), y, 1.0)), 0.0)
 
     def variance(
         self, h: Float[Array, "*rows channel"], x: Float[Array, " parameter"]
     ) -> Float[Array, "*rows channel"]:
-        """Variances of transformed measurements, from transformed predictions and the logarithms of the parameters."""
+        """Computes variances of transformed measurements from transformed predictions and log-parameters."""
         columns = [
             NOISE_KINDS[kind].variance(h[..., index], list(jnp.exp(own)))
             for index, (kind, own) in enumerate(zip(self.kinds, self.split(x), strict=True))
@@ -253,7 +253,7 @@ class ResidualNoise:
     def check(self, y: Float[np.ndarray, "*rows channel"], f: Float[np.ndarray, "*rows channel"]) -> None:
         """Refuses measurements that the noise can't explain.
 
-        **Arguments:** `y`, `f`: measurements, NaN where there are none, and predictions.
+        **Arguments:** `y`, `f`: measurements, NaN if missing, and predictions.
 
         **Raises:** `ValueError` that names the channel and another kind.
         """
@@ -279,10 +279,10 @@ class ResidualNoise:
 
 
 def kind_with(parameters: set[str], channel: str) -> str:
-    """The kind of noise that has these parameters."""
-    kind = next((kind for kind, each in NOISE_KINDS.items() if set(each.parameters) == parameters), None)
+    """Returns the kind of noise with these parameters."""
+    kind = next((kind for kind, candidate in NOISE_KINDS.items() if set(candidate.parameters) == parameters), None)
     if kind is None:
-        known = "; ".join(f"{kind}: {', '.join(each.parameters)}" for kind, each in NOISE_KINDS.items())
+        known = "; ".join(f"{kind}: {', '.join(candidate.parameters)}" for kind, candidate in NOISE_KINDS.items())
         raise ValueError(f"noise of {channel!r} has the parameters {', '.join(sorted(parameters))}; they are {known}.")
     return kind
 

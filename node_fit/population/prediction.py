@@ -18,23 +18,23 @@ from .subjects import Subjects
 if TYPE_CHECKING:
     import pandas
 
-# Draws that bands are quantiles of, and the share of measurements that these should hold.
+# Number of draws for the quantiles of bands, and the share of measurements that bands should contain.
 BAND_DRAWS, BAND_LEVEL = 200, 0.9
-# Times of a curve between the first and the last row of a subject.
+# Number of times of a curve between the first and the last row of a subject.
 CURVE_TIMES = 80
-# Simulated studies of a visual predictive check, its quantiles, the most bins of time, and the fewest measurements of
-# one.
+# Number of simulated studies of a visual predictive check, its quantiles, maximum number of time bins, and minimum
+# number of measurements per bin.
 STUDIES, QUANTILES, MAX_BINS, LEAST_IN_BIN = 200, (0.05, 0.5, 0.95), 10, 5
 
 
 class KnownPopulation(NamedTuple):
-    """A population without its data, which predicts subjects.
+    """A population without its data that predicts subjects.
 
-    - `model`: of a typical subject. `x`: the parameters, of this `structure`. `method`: that they were fitted by.
-    - `names`: of the subjects of the fit. `z`, `spread`: the modes of their effects, in units of the distribution, and
-      the covariance of these given the measurements.
-    - `steps`: solver steps between two rows.
-    - `records`: of each subject, the names of its trajectories where occasions tell them apart.
+    - `model`: the model of a typical subject. `x`: the parameters, of this `structure`. `method`: method of the fit.
+    - `names`: names of the fitted subjects. `z`, `spread`: the modes of their standardized effects, and the posterior
+      covariance of these.
+    - `steps`: number of solver steps between two rows.
+    - `records`: for each subject, the names of its trajectories if occasions distinguish them.
     """
 
     model: NeuralODE
@@ -49,7 +49,7 @@ class KnownPopulation(NamedTuple):
 
     @staticmethod
     def of(optimum: Optimum, method: str, trajectories: Sequence[str]) -> "KnownPopulation":
-        """The population at an optimum, which was fitted to trajectories with these names."""
+        """Returns the population at an optimum that was fitted to trajectories with these names."""
         x, z, problem = optimum.x, optimum.z, optimum.population
         subjects, structure, spread = problem.subjects, problem.structure, problem.spread_of_modes(x, z)
         model = subjects.model_at(x[: structure.ends[0]])
@@ -67,7 +67,7 @@ class KnownPopulation(NamedTuple):
         )
 
     def effects_of(self, subject: str, trajectories: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
-        """The effects of a subject of the fit, for trajectories, and their covariance; None of another subject.
+        """Returns the effects of a fitted subject, for trajectories, and their covariance; None for another subject.
 
         An occasion that was not fitted has effects of 0 with the variance of the distribution.
         """
@@ -93,11 +93,11 @@ class KnownPopulation(NamedTuple):
 class SubjectPredictions(NamedTuple):
     """Predictions at the rows of data, in the user's units.
 
-    - `data`: with those rows. `ys`: predictions of each trajectory, shape `(trajectory, row, channel)`.
-    - `lower`, `upper`: the ends of bands that hold a share of the measurements: they include the noise and what is not
-      known of the subject, for a new one all of the scatter between subjects.
-    - `ways`: of the subject of each trajectory: `known`, its mode in the fit; `measured`, its mode by its rows here; or
-      `population`.
+    - `data`: the data with those rows. `ys`: predictions of each trajectory, shape `(trajectory, row, channel)`.
+    - `lower`, `upper`: the ends of bands that contain a share of the measurements. They include the noise and the
+      uncertainty about the subject, which for a new one is the full variability between subjects.
+    - `ways`: source of the effects of each trajectory's subject: `known`, its mode in the fit; `measured`, its mode
+      from the rows here; or `population`.
     """
 
     data: Dataset
@@ -107,7 +107,7 @@ class SubjectPredictions(NamedTuple):
     ways: tuple[str, ...]
 
     def frame(self) -> "pandas.DataFrame":
-        """A row for each row of the data."""
+        """Returns a data frame with one row for each row of the data."""
         import pandas as pd
 
         data, at = self.data, self.data.valid & self.data.scored
@@ -129,11 +129,11 @@ def predict_subjects(
 ) -> SubjectPredictions:
     """Predicts known subjects, new ones, and new ones with a few measurements.
 
-    A known subject without measurements here has its mode in the fit, one with measurements its mode given these, and
-    any other is drawn from the population.
+    A known subject without measurements in `data` uses its mode in the fit. A subject with measurements uses its mode
+    given these. Any other subject is drawn from the population.
 
-    **Arguments:** `data`: rows with the columns of the fit; measurements may be missing. `level`: the share of
-    measurements that bands should hold.
+    **Arguments:** `data`: rows with the columns of the fit; measurements can be missing. `level`: the share of
+    measurements that bands should contain.
 
     **Raises:** `ValueError` if the columns are not those of the fit.
     """
@@ -154,7 +154,7 @@ def predict_subjects(
     ways: list[str] = []
     for at, name in enumerate(subjects.names):
         own = subjects.records[at]
-        known = population.effects_of(name, [data.trajectories[each] for each in own])
+        known = population.effects_of(name, [data.trajectories[trajectory] for trajectory in own])
         ways.append("measured" if measured[at] else "population" if known is None else "known")
         if known is not None and not measured[at]:
             size = len(known[0])
@@ -180,13 +180,13 @@ def simulate_measurements(
     z: Float[np.ndarray, "subject effect"],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "subject row channel"]:
-    """Measurements with noise of subjects with these effects."""
+    """Simulates noisy measurements of subjects with these effects."""
     f = np.asarray(problem.subjects.expand(problem.phi(x, z)).f)
     return problem.structure.noise.simulate(f, x[problem.structure.ends[1] :], rng)
 
 
 class SubjectCurves(NamedTuple):
-    """Curves between the rows of each trajectory: times, its own curve and that of a typical subject, of the shapes
+    """Dense curves of each trajectory: times, its individual curve and that of a typical subject, with the shapes
     `(trajectory, time)` and `(trajectory, time, channel)`."""
 
     ts: Float[np.ndarray, "trajectory time"]
@@ -195,7 +195,7 @@ class SubjectCurves(NamedTuple):
 
 
 def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
-    """Curves of the fitted subjects, whose measurements `data` holds."""
+    """Computes curves of the fitted subjects, whose measurements are in `data`."""
     problem = optimum.population
     first, last = data.ts[:, 0], data.ts[np.arange(len(data.lengths)), data.lengths - 1]
     grid: Float[np.ndarray, "trajectory time"] = np.linspace(first, last, CURVE_TIMES, axis=1)
@@ -209,21 +209,21 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     for at, length in enumerate(lengths):
         place = np.asarray(np.searchsorted(wide.ts[at, :length], grid[at]), int)
         rows[at] = np.minimum(place, length - 1)
-    own, typical = (
+    individual, typical = (
         np.take_along_axis(
             subjects.by_trajectory(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f)), rows[..., None], axis=1
         )
         for z in (optimum.z, problem.still)
     )
-    return SubjectCurves(grid, own, typical)
+    return SubjectCurves(grid, individual, typical)
 
 
 class PredictiveCheck(NamedTuple):
-    """Quantiles of measurements in bins of time, and where those of simulated studies lie.
+    """Quantiles of measurements in bins of time, with those of simulated studies.
 
     - `times`: the middle of each bin. `observed`: quantiles, shape `(quantile, bin)`.
-    - `lower`, `middle`, `upper`: of the simulated quantiles, their 5 %, 50 % and 95 % points, of the same shape.
-    - `counts`: measurements of each bin. `inside`: the share of observed quantiles between `lower` and `upper`.
+    - `lower`, `middle`, `upper`: 5 %, 50 % and 95 % points of the simulated quantiles, of the same shape.
+    - `counts`: number of measurements per bin. `inside`: share of observed quantiles between `lower` and `upper`.
     """
 
     times: Float[np.ndarray, " bin"]
@@ -241,17 +241,17 @@ class PredictiveCheck(NamedTuple):
 def check_by_simulation(
     optimum: Optimum, data: Dataset, channel: str | None = None, studies: int = STUDIES, seed: int = 0
 ) -> PredictiveCheck:
-    """A visual predictive check: the study is simulated many times with new subjects (Holford, PAGE 14, 2005).
+    """Runs a visual predictive check: simulates the study many times with new subjects (Holford, PAGE 14, 2005).
 
-    Times of occasions count from the begin of each.
+    Times of an occasion count from its beginning.
 
-    Where some measurements are limits, values beyond the innermost one count as that, measured and simulated ones
-    alike, so that quantiles compare. A value between two limits counts as their middle.
+    If some measurements are limits, values beyond the innermost limit, both measured and simulated, are set to it, so
+    that quantiles are comparable. A value between two limits counts as their middle.
 
     **Arguments:**
 
     - `optimum`, `data`: the population, and the measurements that it was fitted to.
-    - `channel`: of the measurements; the first one by default. `studies`: number of simulated studies.
+    - `channel`: channel of the measurements; the first one by default. `studies`: number of simulated studies.
     """
     problem = optimum.population
     index = 0 if channel is None else data.states.index(channel)
@@ -277,8 +277,8 @@ def check_by_simulation(
 
 
 def innermost_limits(seen: Measurements, channel: int) -> tuple[float, float]:
-    """The largest limit that a value of a channel lies below, and the least that one lies above; infinite if there is
-    none. Values between two limits have none."""
+    """Returns the largest limit that values of a channel lie below, and the smallest one that they lie above; infinite
+    without such a limit. Values between two limits are ignored."""
     if seen.sides is None:
         return -np.inf, np.inf
     y, sides = np.asarray(seen.y)[..., channel], np.where(seen.mask & ~seen.is_between, seen.sides, 0)[..., channel]
@@ -286,10 +286,10 @@ def innermost_limits(seen: Measurements, channel: int) -> tuple[float, float]:
 
 
 def bin_times(times: Float[np.ndarray, " value"]) -> list[Bool[np.ndarray, " value"]]:
-    """Bins of about equally many measurements; measurements of one time share a bin."""
+    """Divides times into bins with similar numbers of measurements; measurements at one time share a bin."""
     count = int(np.clip(len(times) // LEAST_IN_BIN, 1, MAX_BINS))
     edges = np.unique(np.quantile(times, np.linspace(0, 1, count + 1), method="nearest"))
     places, last = np.searchsorted(edges, times, side="right") - 1, len(edges) - 1
-    if (places == last).sum() < LEAST_IN_BIN:  # At most times, the largest one is that of a single measurement.
+    if (places == last).sum() < LEAST_IN_BIN:  # The largest time is often that of a single measurement.
         places = np.minimum(places, max(last - 1, 0))
     return [places == place for place in np.unique(places)]

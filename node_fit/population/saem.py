@@ -1,5 +1,5 @@
-"""Stochastic approximation of expectation and maximisation (SAEM): effects are drawn given the parameters, and these
-follow statistics of the draws with decreasing gains.
+"""Stochastic approximation of expectation and maximisation (SAEM): draws effects given the parameters, and updates
+these from statistics of the draws with decreasing gains.
 
 Delyon, Lavielle and Moulines, Ann. Stat. 27, 1999; Kuhn and Lavielle, Comput. Stat. Data Anal. 49, 2005.
 """
@@ -21,32 +21,32 @@ from .measurements import Measurements, measurement_misfit, weights
 from .search import Optimum, begin_without_effects
 from .subjects import Subjects, compile_program, expand_predictions
 
-# The share of iterations that explore, with gains of 1; those of the others fall as 1 / number.
+# Share of exploratory iterations, with gains of 1; the gains of the later ones fall as 1 / number.
 EXPLORING = 0.6
-# Iterations between two looks at the solver's steps.
+# Number of iterations between two checks of the solver's steps.
 ITERATIONS_AT_ONCE = 50
-# So many chains that they are of this many subjects together.
+# Minimum number of subjects over all chains; sets the number of chains.
 MIN_CHAINED_SUBJECTS = 50
-# Draws from the population, steps along one effect and along all of them, in each iteration.
+# Number of draws from the population, of steps along one effect, and of steps along all effects, per iteration.
 PRIOR_MOVES, SINGLE_MOVES, JOINT_MOVES = 2, 2, 2
-# Steps are scaled until so many of them are taken.
+# Target acceptance rate of the steps, and the rate at which their scales adapt.
 WANTED_ACCEPTANCE, ADAPTATION = 0.4, 0.5
-# While it explores, a variance falls by no more than this factor in an iteration, so that it does not end too early.
+# Smallest factor per iteration by which a variance falls during exploration, to avoid premature convergence.
 ANNEALING = 0.95
-# The longest step of a logarithm in an iteration.
+# Maximum step of a log-parameter per iteration.
 MAX_STEP = 0.3
-# Of a curvature, a share that is added where a parameter is not told.
+# Share of the curvature that is added to regularize unidentifiable parameters.
 RIDGE = 1e-6
 
 
 class EffectChains(NamedTuple):
-    """Where the algorithm is.
+    """The state of the algorithm.
 
     - `theta`, `covariance`, `noise`: coordinates of a typical subject, the covariance of the effects, and logarithms of
       the parameters of the noise.
-    - `phi`: drawn coordinates with effects, of each subject in each chain. `first`, `second`: approximated means of
+    - `phi`: drawn coordinates with effects, of each subject in each chain. `first`, `second`: approximate means of
       these and of their products.
-    - `scales`: of the steps along each effect, and along all.
+    - `scales`: scales of the steps along each effect, and along all.
     """
 
     theta: Float[Array, " coordinate"]
@@ -62,8 +62,8 @@ class EffectChains(NamedTuple):
 class Moves(NamedTuple):
     """The proposals of an iteration, in their order.
 
-    - `directions`: of a random step. `scale`: the index of its scale. `from_population`: whether the proposal is a draw
-      from the population in place of a step.
+    - `directions`: directions of random steps. `scale`: the indices of their scales. `from_population`: whether the
+      proposal is a draw from the population instead of a step.
     """
 
     directions: Float[np.ndarray, "move effect"]
@@ -80,7 +80,7 @@ class Moves(NamedTuple):
 
 
 class MeasuredSubjects(NamedTuple):
-    """The subjects, as compiled programs take them."""
+    """The subjects as arguments of compiled programs."""
 
     steps: Int[Array, " interval"]
     model: NeuralODE
@@ -99,31 +99,33 @@ def predict_chains(
     phi: Float[Array, "chain subject effect"],
     order: int = 0,
 ) -> tuple[Float[Array, "chain subject row channel ..."], ...]:
-    """Predictions of each subject in each chain, with derivatives by the coordinates."""
-    whole = jnp.broadcast_to(theta, (*phi.shape[:2], len(theta))).at[..., np.array(structure.effects)].set(phi)
+    """Computes predictions of each subject in each chain, with derivatives in the coordinates."""
+    coordinates_of_chains = (
+        jnp.broadcast_to(theta, (*phi.shape[:2], len(theta))).at[..., np.array(structure.effects)].set(phi)
+    )
 
     def predict(phi: Array) -> tuple[Array, ...]:
         return expand_predictions(order, measured.steps, measured.model, structure.coordinates, measured.batch, phi)
 
-    return jax.vmap(predict)(whole)
+    return jax.vmap(predict)(coordinates_of_chains)
 
 
 def misfit_of_chains(
     structure: Structure, measured: MeasuredSubjects, noise: Array, f: Float[Array, "chain subject row channel"]
 ) -> Float[Array, "chain subject"]:
-    """Minus twice the log density of each subject's measurements; infinite where the model can't be solved."""
+    """Computes minus twice the log-density of each subject's measurements; infinite if the solve fails."""
 
     def one(f: Array, seen: Measurements) -> Array:
         return measurement_misfit(structure.noise, noise, structure.noise.transform(f), seen)
 
-    found = jax.vmap(lambda f: jax.vmap(one)(f, measured.seen))(f)
-    return jnp.where(jnp.isnan(found), jnp.inf, found)
+    misfits = jax.vmap(lambda f: jax.vmap(one)(f, measured.seen))(f)
+    return jnp.where(jnp.isnan(misfits), jnp.inf, misfits)
 
 
 def draw_effects(
     structure: Structure, measured: MeasuredSubjects, chains: EffectChains
 ) -> tuple[EffectChains, Float[Array, "chain subject row channel"]]:
-    """Metropolis's steps of all effects given the parameters; returns the chains and their predictions."""
+    """Takes Metropolis steps of all effects given the parameters; returns the chains and their predictions."""
     effects, moves = np.array(structure.effects), Moves.of(len(structure.effects))
     root = lower_root(chains.covariance)
     centre = chains.theta[effects][None, None]
@@ -173,7 +175,7 @@ def update_parameters(
     gain: Float[Array, ""],
     explores: Bool[Array, ""],
 ) -> EffectChains:
-    """The parameters that the draws make likely, by a gain."""
+    """Moves the parameters towards the most likely ones given the draws, by a gain."""
     phi, effects = chains.phi, np.array(structure.effects)
     first = chains.first + gain * (phi.mean(axis=(0, 1)) - chains.first)
     products = contract("csi,csj->ij", phi, phi) / (phi.shape[0] * phi.shape[1])
@@ -189,7 +191,7 @@ def update_parameters(
 
 
 def is_in_block(structure: Structure) -> Bool[np.ndarray, "effect effect"]:
-    """Whether two effects may be correlated."""
+    """Returns the mask of pairs of effects that can be correlated."""
     together = np.zeros((structure.covariances.effects,) * 2, bool)
     for block in structure.covariances.blocks:
         together[np.ix_(block, block)] = True
@@ -199,14 +201,14 @@ def is_in_block(structure: Structure) -> Bool[np.ndarray, "effect effect"]:
 def step_of_noise(
     structure: Structure, measured: MeasuredSubjects, noise: Array, f: Array, gain: Array
 ) -> Float[Array, " noise"]:
-    """A step of Fisher's scoring: the expected information is that of the logarithms of the variances."""
+    """Takes a Fisher scoring step; the expected information is that of the log-variances."""
     kinds, seen = structure.noise, measured.seen
-    if not kinds.names:  # as of Poisson's counts
+    if not kinds.names:  # such as for Poisson counts
         return noise
-    tells = (seen.exact | seen.is_between)[None]  # Values in wide intervals tell less, and the step is then shorter.
+    informative = (seen.exact | seen.is_between)[None]  # Wide intervals are less informative; the step is then shorter.
 
     def log_variances(noise: Array) -> Array:
-        return jnp.where(tells, jnp.log(jnp.where(tells, kinds.variance(kinds.transform(f), noise), 1)), 0)
+        return jnp.where(informative, jnp.log(jnp.where(informative, kinds.variance(kinds.transform(f), noise), 1)), 0)
 
     slopes = jax.jacfwd(log_variances)(noise)
     slope = -jax.grad(lambda noise: misfit_of_chains(structure, measured, noise, f).sum())(noise)
@@ -217,7 +219,7 @@ def step_of_noise(
 def step_of_shared(
     structure: Structure, measured: MeasuredSubjects, chains: EffectChains, gain: Array
 ) -> Float[Array, " coordinate"]:
-    """A step of Fisher's scoring of the coordinates without effects, from derivatives of the predictions."""
+    """Takes a Fisher scoring step of the coordinates without effects, from derivatives of the predictions."""
     noise, shared = structure.noise, np.array([c.kind is None for c in structure.coordinates])
     f, slopes = predict_chains(structure, measured, chains.theta, chains.phi, 1)
     h, factor = jax.jvp(noise.transform, (f,), (jnp.ones_like(f),))
@@ -231,10 +233,10 @@ def step_of_shared(
 
 
 def limited_step(curvature: Array, slope: Array, gain: Array) -> Array:
-    """A share of Newton's step, of bounded length."""
+    """Returns a share of the Newton step, of bounded length."""
     ridge = RIDGE * (jnp.trace(curvature) / len(slope) + RIDGE)
-    whole = jnp.linalg.solve(curvature + ridge * jnp.eye(len(slope)), slope)
-    return jnp.clip(gain * jnp.where(jnp.isfinite(whole), whole, 0.0), -MAX_STEP, MAX_STEP)
+    newton_step = jnp.linalg.solve(curvature + ridge * jnp.eye(len(slope)), slope)
+    return jnp.clip(gain * jnp.where(jnp.isfinite(newton_step), newton_step, 0.0), -MAX_STEP, MAX_STEP)
 
 
 @compile_program
@@ -245,7 +247,7 @@ def run_iterations(
     gains: Float[Array, " iteration"],
     explores: Array,
 ) -> EffectChains:
-    """So many iterations, each with its gain."""
+    """Runs one iteration for each gain."""
 
     def iteration(chains: EffectChains, at: tuple[Array, Array]) -> tuple[EffectChains, None]:
         chains, f = draw_effects(structure, measured, chains)
@@ -255,7 +257,7 @@ def run_iterations(
 
 
 def begin_chains(population: Population, x: Float[np.ndarray, " parameter"], seed: int) -> EffectChains:
-    """EffectChains at parameters, with effects of zero."""
+    """Returns chains at parameters, with effects of zero."""
     structure, parts = population.structure, population.structure.parts(jnp.asarray(x))
     effects, subjects = np.array(structure.effects), population.subjects.count
     chains = -(-MIN_CHAINED_SUBJECTS // subjects)
@@ -275,7 +277,7 @@ def begin_chains(population: Population, x: Float[np.ndarray, " parameter"], see
 
 
 def parameters_of_chains(structure: Structure, chains: EffectChains) -> Float[np.ndarray, " parameter"]:
-    """The parameters of chains as a vector."""
+    """Returns the parameters of chains as a vector."""
     spread = structure.covariances.parameters_of(np.asarray(chains.covariance))
     return np.concatenate([np.asarray(chains.theta), spread, np.asarray(chains.noise)])
 
@@ -283,13 +285,13 @@ def parameters_of_chains(structure: Structure, chains: EffectChains) -> Float[np
 def search_by_draws(
     population: Population, iterations: int, seed: int = 0
 ) -> tuple[Optimum, Float[np.ndarray, " parameter"]]:
-    """The parameters of the largest likelihood by SAEM, with the objective by their first-order expansion (`focei`).
+    """Maximises the likelihood with SAEM; the objective at the optimum is that of the first-order expansion (`focei`).
 
-    **Arguments:** `iterations`: their number, rounded up to a multiple of `ITERATIONS_AT_ONCE`.
+    **Arguments:** `iterations`: number of iterations, rounded up to a multiple of `ITERATIONS_AT_ONCE`.
 
-    **Returns:** the optimum, and by how much the parameters moved in the second half of the falling gains.
+    **Returns:** the optimum, and the change of the parameters in the second half of the falling gains.
 
-    **Raises:** `ValueError` if the model can't be solved at its first constants.
+    **Raises:** `ValueError` if the model can't be solved at its initial constants.
     """
     structure = population.structure
     rounds = -(-iterations // ITERATIONS_AT_ONCE)
@@ -301,9 +303,9 @@ def search_by_draws(
         middle = None
         for begin in range(0, len(number), ITERATIONS_AT_ONCE):
             at = slice(begin, begin + ITERATIONS_AT_ONCE)
-            whole = np.tile(np.asarray(chains.theta), (population.subjects.count, 1))
-            whole[:, list(structure.effects)] = chains.phi[0]
-            subjects = population.subjects.settled(whole[:, None])
+            coordinates_of_subjects = np.tile(np.asarray(chains.theta), (population.subjects.count, 1))
+            coordinates_of_subjects[:, list(structure.effects)] = chains.phi[0]
+            subjects = population.subjects.settled(coordinates_of_subjects[:, None])
             population = replace(population, subjects=subjects)
             population.watch("saem", math.nan)
             measured = MeasuredSubjects.of(subjects)

@@ -15,41 +15,41 @@ from .likelihood import Method, Population
 from .subjects import Expansion
 
 POPULATION_LOG = logging.getLogger(__name__)
-# What stands for an objective that can't be computed, so that a line search turns back.
+# Value of an objective that can't be computed, to make a line search backtrack.
 FAR = 1e12
-# A search ends where the gradient by every parameter is below this, after so many iterations, or where this many of
-# them have lowered the objective by less than `MIN_PROGRESS`.
+# A search ends when the gradient in every parameter is below this, after this maximum number of iterations, or when
+# this number of them have lowered the objective by less than `MIN_PROGRESS`.
 GRADIENT, MAX_ITERATIONS, IDLE_ITERATIONS, MIN_PROGRESS = 1e-4, 400, 4, 1e-5
-# Searches, each with solver steps that are settled where the last one has ended.
+# Maximum number of searches, whose solver steps are set at the end of the previous one.
 MAX_DESCENTS = 3
-# Of the noise without effects, this share is noise beside them.
+# Initial noise as a share of the noise without effects.
 NOISE_SHARE = 0.5
-# The gain in the objective for which constants far from the first ones are taken.
+# Minimum gain in the objective to accept constants far from the initial ones.
 MIN_GAIN = 1.0
-# By how much constants begin apart from their values without effects, on their line.
+# Initial offset of constants from their values without effects, on the fitted scale.
 MIN_DISTANCE = 0.1
-# Solver steps between two rows where constants may lie far from those of the subjects.
+# Number of solver steps between two rows at constants that can lie far from those of the subjects.
 MANY_SOLVER_STEPS = BETWEEN[-1]
-# Constants that are tried without effects, and the factor within which they are drawn.
+# Number of sets of constants that are screened without effects, and the factor within which they are drawn.
 SCREENED_POINTS, SCREENED_FACTOR = 128, 100.0
-# Other starts are drawn within this factor of the first constants.
+# Further starts are drawn within this factor of the initial constants.
 START_FACTOR = 5.0
-# Weights of a network start within this distance of those that the model has.
+# Weights of a network are drawn within this distance of those of the model.
 WEIGHT_WIDTH = 0.3
-# A step of the differences of gradients that give the Hessian.
+# Step of the finite differences of gradients for the Hessian.
 HESSIAN_STEP = 1e-4
-# The search has come to its end where another Newton step would lower the objective by less than this.
+# Converged if another Newton step would lower the objective by less than this.
 MAX_GAIN = 0.01
-# Steps along a direction of negative curvature, as parameters' logarithms, and how often a saddle is left.
+# Step sizes along a direction of negative curvature, in log-parameters, and maximum number of escapes from saddles.
 SADDLE_STEPS, MAX_SADDLES = (1.0, 0.3, 0.1), 5
 
 
 @dataclass
 class Descent:
-    """The objective of a population along a search, which keeps the modes that it has found.
+    """The objective of a population during a search, with the last modes as initial guess of the next ones.
 
-    - `slopes`: the gradients of the subjects' parts at the last point. `evaluations`: of the objective, so far.
-    - `lowest`, `lowest_z`: the least value so far, and the modes there.
+    - `slopes`: the gradients of the subjects' parts at the last point. `evaluations`: number of evaluations so far.
+    - `lowest`, `lowest_z`: the lowest value so far, and the modes there.
     """
 
     population: Population
@@ -64,7 +64,7 @@ class Descent:
         self.z = self.lowest_z = self.population.still
 
     def __call__(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
-        """The objective and its gradient; `FAR` where there is none."""
+        """Returns the objective and its gradient; `FAR` if the objective can't be computed."""
         self.evaluations += 1
         with np.errstate(all="ignore"):
             z, expansion = self.modes(x)
@@ -72,7 +72,7 @@ class Descent:
             if not (np.isfinite(value) and np.isfinite(slopes).all()):
                 if not self.z.any():
                     return FAR, np.zeros_like(x)
-                self.z = self.population.still  # Modes of another place may be no start here.
+                self.z = self.population.still  # Modes of another point can be a bad initial guess here.
                 return self(x)
         self.z, self.slopes = z, slopes
         if value < self.lowest:
@@ -89,10 +89,10 @@ class Descent:
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where a search has ended.
+    """The result of a search.
 
     - `x`: the parameters. `z`: the modes of the effects there. `value`: the objective.
-    - `slopes`: of the objective's parts, one of each subject. `evaluations`: of the objective.
+    - `slopes`: gradients of the objective's parts, one per subject. `evaluations`: number of evaluations.
     """
 
     population: Population
@@ -108,7 +108,7 @@ class Optimum:
 
 
 def begin_without_effects(population: Population) -> Float[np.ndarray, " parameter"]:
-    """Parameters to begin with: constants that fit all subjects without effects, and a part of the noise that is left.
+    """Returns initial parameters: constants that fit all subjects without effects, and a share of the residual noise.
 
     **Raises:** `ValueError` if the model can't be solved at its constants.
     """
@@ -122,26 +122,26 @@ def begin_without_effects(population: Population) -> Float[np.ndarray, " paramet
             "field.constants."
         )
     structure.noise.check(np.where(subjects.mask, subjects.y, np.nan), predicted)
-    best, other = (
-        find_optimum(population, first_parameters(population, each, spread), "pooled")
-        for each in (theta, screen(population))
+    best, screened = (
+        find_optimum(population, first_parameters(population, constants, spread), "pooled")
+        for constants in (theta, screen(population))
     )
-    # Of equal optima, as of rates that may change places, the user means the one near the first constants.
-    if other.value < best.value - MIN_GAIN:
-        best = other
-    # Two constants that do the same, such as rates of steps in a row, would stay equal from an equal start.
+    # Among equal optima, as with exchangeable rates, prefer the one near the initial constants.
+    if screened.value < best.value - MIN_GAIN:
+        best = screened
+    # Two exchangeable constants, such as rates of consecutive steps, would stay equal from equal initial values.
     apart = MIN_DISTANCE * np.random.default_rng(0).standard_normal(fixed)
     apart[list(structure.weights)] = 0.0
-    given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.sizes)
+    is_given = np.repeat([bool(values) for values in structure.noise.given], structure.noise.sizes)
     first = first_parameters(population, theta, spread)[fixed + len(spread) :]
-    noise = np.where(given, first, best.x[fixed + len(spread) :] + np.log(NOISE_SHARE))
+    noise = np.where(is_given, first, best.x[fixed + len(spread) :] + np.log(NOISE_SHARE))
     return np.concatenate([best.x[:fixed] + apart, spread, noise])
 
 
 def predict_alike(
     population: Population, theta: Float[np.ndarray, " coordinate"]
 ) -> Float[np.ndarray, "subject row channel"]:
-    """Predictions of subjects that all have the same constants, over many steps."""
+    """Predicts subjects that all have the same constants, with many solver steps."""
     subjects = replace(population.subjects, steps=MANY_SOLVER_STEPS)
     return np.asarray(subjects.expand(np.tile(theta, (subjects.count, subjects.most_records, 1))).f)
 
@@ -149,7 +149,7 @@ def predict_alike(
 def first_parameters(
     population: Population, theta: Float[np.ndarray, " coordinate"], spread: Float[np.ndarray, " parameter"]
 ) -> Float[np.ndarray, " parameter"]:
-    """All parameters, with noise of the size of the residuals that constants leave."""
+    """Returns all parameters, with noise of the size of the residuals at these constants."""
     subjects, noise = population.subjects, population.structure.noise
     off = subjects.seen.residuals(predict_alike(population, theta))
     pairs = [
@@ -161,7 +161,7 @@ def first_parameters(
 
 
 def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
-    """Of many constants around the first ones, those that fit all subjects best, each channel in units of its size."""
+    """Returns the best of many sets of constants around the initial ones, with each channel scaled by its size."""
     subjects = population.subjects
     theta, best, least = subjects.first(), subjects.first(), np.inf
     scale = np.sqrt((subjects.mask * subjects.y**2).sum(axis=(0, 1)) / np.maximum(subjects.mask.sum(axis=(0, 1)), 1))
@@ -177,10 +177,10 @@ def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
 
 
 def minimize_objective(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
-    """The parameters of the least objective near some (BFGS; Nocedal and Wright, Numerical Optimization, 2006).
+    """Minimises the objective from initial parameters (BFGS; Nocedal and Wright, Numerical Optimization, 2006).
 
-    It begins with the curvature that the subjects' gradients tell (Berndt, Hall, Hall and Hausman, Ann. Econ. Soc.
-    Meas. 3, 1974), and at least 1, so that no logarithm makes a large first step.
+    The initial curvature is estimated from the subjects' gradients (Berndt, Hall, Hall and Hausman, Ann. Econ. Soc.
+    Meas. 3, 1974), and is at least 1, to prevent large first steps in logarithms.
     """
     objective, values = Descent(population, method), list[float]()
 
@@ -197,20 +197,20 @@ def minimize_objective(population: Population, x: Float[np.ndarray, " parameter"
         minimize(objective, x, jac=True, method="BFGS", callback=stop_when_idle, options=options),  # pyright: ignore
     )
     x = np.asarray(end.x)
-    # The last point may be a trial far away, from whose modes no search finds those of the optimum.
+    # The last point can be a distant trial, whose modes are a bad initial guess for those of the optimum.
     objective.z = objective.lowest_z
     value, _ = objective(x)
     return Optimum(population, x, objective.z, value, objective.slopes, objective.evaluations)
 
 
 def invert(curvature: Float[np.ndarray, "parameter parameter"]) -> Float[np.ndarray, "parameter parameter"]:
-    """The inverse of a positive definite matrix, symmetric in all digits."""
+    """Inverts a positive definite matrix; the result is exactly symmetric."""
     inverse = np.linalg.inv(curvature)
     return (inverse + inverse.T) / 2
 
 
 def find_optimum(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
-    """The optimum near parameters, over solver steps that meet the tolerance there."""
+    """Finds the optimum near parameters, with solver steps that meet the tolerance there."""
     population = population.settled(x, population.still)
     optimum = minimize_objective(population, x, method)
     for _ in range(MAX_DESCENTS - 1):
@@ -228,13 +228,13 @@ def search_from_starts(
     seed: int = 0,
     tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
 ) -> tuple[Optimum, list[float]]:
-    """The best optimum from several starts, the first of which is the model's own constants.
+    """Finds the best optimum from several starts; the first one is at the model's constants.
 
-    **Arguments:** `tell`: called with the number of each start and where it has led.
+    **Arguments:** `tell`: called with the number of each start and its result.
 
     **Returns:** the optimum, and the objective at the end of each search.
 
-    **Raises:** `ValueError` if the model can't be solved at its first constants.
+    **Raises:** `ValueError` if the model can't be solved at its initial constants.
     """
     rng, best, values = np.random.default_rng(seed), None, list[float]()
     theta = population.subjects.first()
@@ -261,8 +261,8 @@ def search_from_starts(
 
 
 def leave_saddles(optimum: Optimum, method: Method) -> tuple[Optimum, Float[np.ndarray, "parameter parameter"]]:
-    """Goes on from an optimum that is a saddle, along the direction of its most negative curvature, and ends an optimum
-    by a Newton step.
+    """Continues from a saddle along the direction of its most negative curvature, and refines an optimum with a Newton
+    step.
 
     **Returns:** the optimum, and the Hessian of the objective there.
     """
@@ -287,7 +287,7 @@ def leave_saddles(optimum: Optimum, method: Method) -> tuple[Optimum, Float[np.n
 def step_aside(
     optimum: Optimum, direction: Float[np.ndarray, " parameter"], method: Method
 ) -> Float[np.ndarray, " parameter"] | None:
-    """The lowest point on both sides of an optimum that lies clearly lower; None if there is none."""
+    """Returns the lowest point on both sides of an optimum, or None if none is clearly lower."""
     objective = Descent(optimum.population, method)
     best, least = None, optimum.value - MAX_GAIN
     for size in SADDLE_STEPS:
@@ -301,7 +301,7 @@ def step_aside(
 
 
 def take_newton_step(optimum: Optimum, hessian: Float[np.ndarray, "parameter parameter"], method: Method) -> Optimum:
-    """The optimum after a Newton step, if that lowers the objective."""
+    """Takes a Newton step from an optimum if that lowers the objective."""
     objective = Descent(optimum.population, method)
     objective.z = optimum.z
     free, x = find_free(optimum), optimum.x.copy()
@@ -313,13 +313,13 @@ def take_newton_step(optimum: Optimum, hessian: Float[np.ndarray, "parameter par
 
 
 def find_free(optimum: Optimum) -> Int[np.ndarray, " parameter"]:
-    """The parameters that are no weights of a network."""
+    """Returns the parameters that are not weights of a network."""
     return np.setdiff1d(np.arange(len(optimum.x)), optimum.population.structure.weights)
 
 
 def find_hessian(optimum: Optimum, method: Method) -> Float[np.ndarray, "parameter parameter"]:
-    """The Hessian of the objective, by differences of its exact gradients; 0 for weights of a network, of which many
-    do the same."""
+    """Computes the Hessian of the objective from differences of its exact gradients; 0 for the weights of a network,
+    which are redundant."""
     objective = Descent(optimum.population, method)
     free = find_free(optimum)
     hessian = np.zeros((len(optimum.x),) * 2)

@@ -1,4 +1,4 @@
-"""A fitted population in a folder: the model of a typical subject, and the distribution and subjects beside it."""
+"""Storage of a fitted population in a folder: the model of a typical subject, the distribution and the subjects."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from .subjects import weights_as_coordinates
 
 MODEL_NAME, POPULATION_NAME = "model.safetensors", "population.json"
 SCHEMA = 1
-# A file with more subjects or parameters is refused before its numbers are read.
+# Maximum number of subjects or parameters, checked before the numbers of a file are read.
 MAX_SUBJECTS, MAX_RECORDS, MAX_PARAMETERS, MAX_SOLVER_STEPS = 1_000_000, 1_000, 1_000, 64
 
 
@@ -51,7 +51,7 @@ def holds_population(folder: Path) -> bool:
 
 
 def read_population(folder: Path, *, extensions: Sequence[str] = ()) -> KnownPopulation:
-    """Reads a population that `write_population` wrote, perhaps a stranger's.
+    """Reads a population written by `write_population`; the file is not trusted.
 
     **Raises:** `ValueError` if the file is damaged or does not belong to the model.
     """
@@ -68,7 +68,7 @@ def parse_population(content: object, model: object) -> KnownPopulation:
 
     if not is_json(content) or content["schema"] != SCHEMA or not isinstance(model, NeuralODE):
         raise ValueError(f"its schema is not {SCHEMA}")
-    coordinates = tuple(parse_coordinate(each) for each in read_list(content["coordinates"]))
+    coordinates = tuple(parse_coordinate(entry) for entry in read_list(content["coordinates"]))
     if [c.name for c in coordinates] != [name for name in model.constants() if name in {c.name for c in coordinates}]:
         raise ValueError("its constants are not the model's")
     effects = sum(c.kind is not None for c in coordinates)

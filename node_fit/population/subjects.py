@@ -1,4 +1,4 @@
-"""The subjects of a population: what the model predicts of each, from its own constants, with exact derivatives."""
+"""The subjects of a population: predictions from the constants of each subject, with exact derivatives."""
 
 import functools
 import itertools
@@ -36,21 +36,21 @@ from .measurements import Measurements
 
 Program = TypeVar("Program", bound=Callable[..., object])
 Values = TypeVar("Values", np.ndarray, Array)
-# Of subjects whose measurements are yet to be arranged.
+# Placeholder for measurements that are not arranged yet.
 NOTHING_SEEN = Measurements(np.zeros((0, 0, 0)), np.zeros((0, 0, 0), bool))
 
 
 def compile_program(function: Program) -> Program:
-    """Compiles a function of arrays, with what else it gets, at its first call with arrays of their shapes."""
+    """Compiles a function of arrays and static arguments at its first call with arrays of these shapes."""
     jitted = eqx.filter_jit(function, compiler_options=WITHOUT_FUSION_EMITTERS)  # pyright: ignore
     return cast(Program, jitted)
 
 
 class Expansion(eqx.Module):
-    """Predictions and their derivatives by the coordinates of each subject.
+    """Predictions and their derivatives in the coordinates of each subject.
 
     - `f`: predictions in the user's units, shape `(subject, row, channel)`.
-    - `first`, `second`, `third`: derivatives, with an axis for coordinates for each order; None where not asked for.
+    - `first`, `second`, `third`: derivatives, with one axis of coordinates per order; None if not requested.
     """
 
     f: Float[Array, "subject row channel"]
@@ -60,12 +60,12 @@ class Expansion(eqx.Module):
 
 
 def subject_of(trajectory: str) -> str:
-    """The subject of a trajectory with a name such as `SUBJECT/RECORD`."""
+    """Returns the subject of a trajectory with a name such as `SUBJECT/RECORD`."""
     return trajectory.rpartition("/")[0] or trajectory
 
 
 def check_first_values(model: NeuralODE, data: Dataset) -> None:
-    """Refuses starts at the first measurement where that is a limit, which would be taken as the value itself."""
+    """Refuses initial states at a first measurement that is a limit, since the limit would be used as the value."""
     if not model.start.is_first_measurement:
         return
     subjects, states = np.nonzero(first_values_at_limits(data))
@@ -82,11 +82,11 @@ def check_first_values(model: NeuralODE, data: Dataset) -> None:
 class Subjects:
     """Measurements of several subjects, and the model whose constants differ between them.
 
-    - `model`: its constants are those of a typical subject.
+    - `model`: the model with the constants of a typical subject.
     - `coordinates`: the fitted constants, and the weights of a network in the equations.
     - `batch`: the measurements of all trajectories, in scaled units.
-    - `seen`: the measurements in the user's units, of the shape `(subject, row, channel)`: rows of a subject's records
-      follow one another, as many of each.
+    - `seen`: the measurements in the user's units, shape `(subject, row, channel)`, with the rows of a subject's
+      records concatenated, the same number for each record.
     - `names`: the names of the subjects. `records`: the trajectories of each, its records.
     - `steps`: solver steps between two rows, a number for all intervals or one for each.
     """
@@ -103,10 +103,10 @@ class Subjects:
     def of(
         model: NeuralODE, coordinates: Sequence[Coordinate], data: Dataset, *, has_occasions: bool = False
     ) -> "Subjects":
-        """The subjects of a dataset, one for each trajectory, or for all trajectories `SUBJECT/RECORD` of one subject.
+        """Returns the subjects of a dataset, one per trajectory, or one for all trajectories `SUBJECT/RECORD` of it.
 
-        **Raises:** `ValueError` if starts are fitted for each trajectory, or are measurements and one is a limit, or
-        the method's steps can't be held.
+        **Raises:** `ValueError` if initial states are fitted for each trajectory, or are measurements and one is a
+        limit, or the solver does not support fixed steps.
         """
         check_first_values(model, data)
         if isinstance(model.start, Fitted):
@@ -125,45 +125,56 @@ class Subjects:
         records: dict[str, list[int]] = {}
         for at, name in enumerate(names):
             records.setdefault(name, []).append(at)
-        found = Subjects(
+        subjects = Subjects(
             model, tuple(coordinates), batch, NOTHING_SEEN, tuple(records), tuple(map(tuple, records.values()))
         )
-        sides, other_end = (None if each is None else found.arrange(each) for each in (data.censored, data.other_end))
-        seen = Measurements(
-            found.arrange(np.where(known, data.ys, 0.0)), found.arrange(known) & found.has_record, sides, other_end
+        sides, other_end = (
+            None if values is None else subjects.arrange(values) for values in (data.censored, data.other_end)
         )
-        return replace(found, seen=seen)
+        seen = Measurements(
+            subjects.arrange(np.where(known, data.ys, 0.0)),
+            subjects.arrange(known) & subjects.has_record,
+            sides,
+            other_end,
+        )
+        return replace(subjects, seen=seen)
 
     @property
     def most_records(self) -> int:
-        """The number of records of the subject that has most."""
+        """The maximum number of records of a subject."""
         return max(map(len, self.records))
 
     @property
     def members(self) -> Int[np.ndarray, "subject record"]:
-        """The trajectory of each record; the first of a subject in the place of those that it lacks."""
-        return np.array([[*each, *each[:1] * (self.most_records - len(each))] for each in self.records], int)
+        """The trajectory of each record; missing records are padded with the subject's first trajectory."""
+        return np.array(
+            [
+                [*trajectories, *trajectories[:1] * (self.most_records - len(trajectories))]
+                for trajectories in self.records
+            ],
+            int,
+        )
 
     @property
     def has_record(self) -> Bool[np.ndarray, "subject row channel"]:
-        """Which rows are of records that a subject has; of all channels alike."""
-        present = np.arange(self.most_records) < np.array([[len(each)] for each in self.records])
+        """Mask of the rows that belong to existing records, for all channels."""
+        present = np.arange(self.most_records) < np.array([[len(trajectories)] for trajectories in self.records])
         return np.repeat(present, self.batch.ts.shape[1], axis=1)[..., None]
 
     def arrange(self, values: Values) -> Values:
-        """Values of trajectories, `(trajectory, row, ...)`, by subject: `(subject, row, ...)`."""
+        """Rearranges values of trajectories, `(trajectory, row, ...)`, by subject: `(subject, row, ...)`."""
         return values[self.members].reshape(len(self.records), -1, *values.shape[2:])
 
     def by_trajectory(self, values: Float[np.ndarray, "subject row *rest"]) -> Float[np.ndarray, "record row *rest"]:
-        """The inverse of `arrange`."""
-        whole = values.reshape(len(self.records), self.most_records, -1, *values.shape[2:])
-        return whole[self.places]
+        """Inverts `arrange`."""
+        by_record = values.reshape(len(self.records), self.most_records, -1, *values.shape[2:])
+        return by_record[self.places]
 
     @property
     def places(self) -> tuple[Int[np.ndarray, " trajectory"], Int[np.ndarray, " trajectory"]]:
-        """The subject of each trajectory, and which of its records it is."""
-        found = {at: (subject, record) for subject, own in enumerate(self.records) for record, at in enumerate(own)}
-        subjects, records = np.array([found[at] for at in sorted(found)], int).T
+        """The subject of each trajectory, and its index among the subject's records."""
+        positions = {at: (subject, record) for subject, own in enumerate(self.records) for record, at in enumerate(own)}
+        subjects, records = np.array([positions[at] for at in sorted(positions)], int).T
         return subjects, records
 
     @property
@@ -172,7 +183,7 @@ class Subjects:
 
     @property
     def mask(self) -> Bool[np.ndarray, "subject row channel"]:
-        """Where a value or a limit was measured."""
+        """Mask of the measured values and limits."""
         return np.asarray(self.seen.mask)
 
     @property
@@ -180,7 +191,7 @@ class Subjects:
         return len(self.names)
 
     def first(self) -> Float[np.ndarray, " coordinate"]:
-        """The coordinates of the model's own constants and weights."""
+        """Returns the coordinates of the model's constants and weights."""
         values, weights = self.model.constants(), iter(read_weights(self.model).tolist())
         return np.array(
             [
@@ -190,18 +201,18 @@ class Subjects:
         )
 
     def constants(self, phi: Float[np.ndarray, "... coordinate"]) -> dict[str, np.ndarray]:
-        """The constants at coordinates, in the user's units."""
+        """Returns the constants at coordinates, in the user's units."""
         phi = np.asarray(phi, np.float64)
         pairs = [(at, c) for at, c in enumerate(self.coordinates) if not c.is_weight]
         return {c.name: np.asarray(from_line(phi[..., at], c.bounds)) for at, c in pairs}
 
     def model_at(self, phi: Float[np.ndarray, " coordinate"]) -> NeuralODE:
-        """The model with the constants at coordinates."""
+        """Returns the model with the constants at coordinates."""
         with scope_of(self.model):
             return with_constants(self.model, self.coordinates, jnp.asarray(phi))
 
     def settled(self, phi: Float[np.ndarray, "subject record coordinate"]) -> "Subjects":
-        """The subjects with as many more steps between rows as meet the tolerance of all at these coordinates."""
+        """Returns the subjects with enough steps between rows to meet the tolerance of all at these coordinates."""
         solver, phi = self.model.solver, phi[self.places]
 
         def errors_of(steps: Int[np.ndarray, " interval"]) -> np.ndarray:
@@ -215,16 +226,16 @@ class Subjects:
 
     @property
     def counts(self) -> Int[np.ndarray, " interval"]:
-        """Solver steps in each interval between two rows."""
+        """Number of solver steps in each interval between two rows."""
         return np.broadcast_to(self.steps, (self.batch.ts.shape[1] - 1,))
 
     @property
     def most_steps(self) -> int:
-        """Solver steps between two rows in any interval."""
+        """Maximum number of solver steps in an interval between two rows."""
         return int(np.max(self.steps))
 
     def expand(self, phi: Float[AnyArray, "subject record coordinate"], order: int = 0) -> Expansion:
-        """Predictions at coordinates of each record, with derivatives up to an order from 0 to 3."""
+        """Computes predictions at coordinates of each record, with derivatives up to an order from 0 to 3."""
         with scope_of(self.model):
             at = jnp.asarray(phi[self.places])
             parts = compiled_expand(order, jnp.asarray(self.counts), self.model, self.coordinates, self.batch, at)
@@ -232,13 +243,13 @@ class Subjects:
 
     @property
     def batch_by_subject(self) -> Batch:
-        """The batch with an axis for subjects before that of trajectories, which are then their records."""
+        """The batch with an axis of subjects before that of trajectories, which are then their records."""
         with scope_of(self.model):
             return jax.tree.map(lambda part: part[self.members], self.batch)
 
 
 def with_constants(model: NeuralODE, coordinates: Sequence[Coordinate], phi: Float[Array, " coordinate"]) -> NeuralODE:
-    """The model with constants, and weights of its network, at coordinates; it keeps the others."""
+    """Returns the model with the constants and network weights at coordinates; the others stay."""
     values = {c.name: from_line(phi[at], c.bounds) for at, c in enumerate(coordinates) if not c.is_weight}
 
     def groups(model: NeuralODE) -> list[Array]:
@@ -258,14 +269,14 @@ def with_constants(model: NeuralODE, coordinates: Sequence[Coordinate], phi: Flo
 
 
 def split_weights(model: NeuralODE) -> tuple[PyTree, PyTree]:
-    """The weights of the field's network, and the rest of the model; of a model with a network."""
+    """Splits a model with a network into the weights of the field's network and the remaining model."""
     constants = [leaf_name(path) for path, _ in parameter_nodes(model, Constants)]
-    weights, *rest = partition(model, freeze=constants, parts=("field",))
-    return weights, eqx.combine(*rest)
+    weights, *fixed_parts = partition(model, freeze=constants, parts=("field",))
+    return weights, eqx.combine(*fixed_parts)
 
 
 def read_weights(model: NeuralODE) -> Float[np.ndarray, " weight"]:
-    """The weights of the network in the field of a model; none of equations alone."""
+    """Returns the weights of the network in the field of a model; empty for equations alone."""
     if is_equations_alone(model.field):
         return np.zeros(0)
     leaves = jax.tree.leaves(split_weights(model)[0])
@@ -273,14 +284,14 @@ def read_weights(model: NeuralODE) -> Float[np.ndarray, " weight"]:
 
 
 def with_weights(model: NeuralODE, weights: Float[Array, " weight"]) -> NeuralODE:
-    """The model with other weights of its network."""
+    """Returns the model with other weights of its network."""
     own, rest = split_weights(model)
     flat, unravel = ravel_pytree(own)
     return eqx.combine(unravel(weights.astype(flat.dtype)), rest)
 
 
 def weights_as_coordinates(model: NeuralODE) -> tuple[Coordinate, ...]:
-    """A coordinate for each weight of the network in the field of a model."""
+    """Returns a coordinate for each weight of the network in the field of a model."""
     return tuple(
         Coordinate(f"weight {number}", (None, None), is_weight=True)
         for number in range(1, len(read_weights(model)) + 1)
@@ -293,10 +304,10 @@ HasEffect = tuple[bool, ...]
 
 @functools.cache
 def multi_indices(effects: HasEffect, order: int) -> Int[np.ndarray, "derivative place"]:
-    """The coordinates of each derivative of an order, once each, since their sequence does not matter.
+    """Returns the distinct coordinate tuples of derivatives of an order, whose sequence does not matter.
 
-    At most one of them has no effect: modes and the curvature there follow the effects, and a gradient follows any one
-    coordinate. So a network's weights are many, and their derivatives not many more.
+    At most one coordinate of a tuple has no effect: modes and their curvature need derivatives in the effects only, and
+    a gradient adds one in any coordinate. A network with many weights thus adds few derivatives per weight.
     """
     rows = [
         row
@@ -307,8 +318,8 @@ def multi_indices(effects: HasEffect, order: int) -> Int[np.ndarray, "derivative
 
 
 class Jets(NamedTuple):
-    """A quantity with its derivatives by the coordinates: a part for each order, with a last axis for its derivatives,
-    those of `multi_indices`."""
+    """A quantity with its derivatives in the coordinates: one part per order, with a last axis for the derivatives of
+    `multi_indices`."""
 
     parts: tuple[Float[Array, "... derivative"], ...]
 
@@ -317,21 +328,21 @@ class Jets(NamedTuple):
         return len(self.parts) - 1
 
     def flat(self) -> Float[Array, " number"]:
-        """All numbers of the parts in a row."""
+        """Concatenates all numbers of the parts."""
         return jnp.concatenate([part.reshape(-1) for part in self.parts])
 
     @staticmethod
     def of(numbers: Float[Array, " number"], states: int, effects: HasEffect, order: int) -> "Jets":
-        """The parts from all of their numbers."""
-        sizes = [len(multi_indices(effects, each)) for each in range(order + 1)]
+        """Restores the parts from their concatenated numbers."""
+        sizes = [len(multi_indices(effects, part_order)) for part_order in range(order + 1)]
         ends = np.cumsum([states * size for size in sizes])[:-1]
         return Jets(
             tuple(part.reshape(states, size) for part, size in zip(jnp.split(numbers, ends), sizes, strict=True))
         )
 
     def whole(self, effects: HasEffect) -> tuple[Float[Array, "..."], ...]:
-        """The derivatives as arrays with an axis for coordinates for each order; 0 where they were not computed."""
-        found: list[Array] = []
+        """Returns the derivatives as arrays with one axis of coordinates per order; 0 if not computed."""
+        derivatives: list[Array] = []
         for order, part in enumerate(self.parts):
             places, is_known = whole_index(effects, order)
             if is_known.all():
@@ -340,13 +351,13 @@ class Jets(NamedTuple):
                 numbers = jnp.where(is_known, part[..., places], 0)
             else:
                 numbers = jnp.zeros((*part.shape[:-1], len(places)), part.dtype)
-            found.append(numbers.reshape(*part.shape[:-1], *(len(effects),) * order))
-        return tuple(found)
+            derivatives.append(numbers.reshape(*part.shape[:-1], *(len(effects),) * order))
+        return tuple(derivatives)
 
 
 @functools.cache
 def whole_index(effects: HasEffect, order: int) -> tuple[Int[np.ndarray, " place"], Bool[np.ndarray, " place"]]:
-    """For each sequence of coordinates, the place of its derivative in `multi_indices`, and whether it is there."""
+    """Returns the index in `multi_indices` of each sequence of coordinates, and whether it is included."""
     count = len(effects)
     sequences = np.array([*itertools.product(range(count), repeat=order)], int)
     rows = np.sort(sequences.reshape(count**order, order), axis=1)
@@ -361,16 +372,16 @@ StateFunction = Callable[[Array, Array], Array]
 
 
 def propagate_jets(function: StateFunction, states: Jets, phi: Float[Array, " coordinate"], effects: HasEffect) -> Jets:
-    """The jets of a function of states and coordinates from those of the states, each derivative once."""
+    """Computes the jets of a function of states and coordinates from those of the states, without duplicates."""
     count = len(phi)
     parts: list[Array] = []
     for order in range(states.order + 1):
         rows = multi_indices(effects, order)
-        # A set of directions is a binary number: the derivative of the states by those of its digits that are 1.
+        # A set of directions is a binary number, whose digits 1 are the directions of a derivative of the states.
         subsets = [[place for place in range(order) if number >> place & 1] for number in range(2**order)]
         along = [
-            states.parts[len(each)][..., places_in(effects, rows[:, each])] if each else states.parts[0]
-            for each in subsets
+            states.parts[len(subset)][..., places_in(effects, rows[:, subset])] if subset else states.parts[0]
+            for subset in subsets
         ]
         directions = [jnp.eye(count, dtype=phi.dtype)[rows[:, place]] for place in range(order)]
         differential = differentiate_along(function, order)
@@ -384,14 +395,14 @@ def propagate_jets(function: StateFunction, states: Jets, phi: Float[Array, " co
 
 
 def places_in(effects: HasEffect, rows: Int[np.ndarray, "derivative place"]) -> Int[np.ndarray, " derivative"]:
-    """The place of each derivative in `multi_indices`."""
+    """Returns the index of each derivative in `multi_indices`."""
     places = {tuple(row): at for at, row in enumerate(multi_indices(effects, rows.shape[1]).tolist())}
     return np.array([places[tuple(row)] for row in rows.tolist()], int)
 
 
 def differentiate_along(function: StateFunction, order: int) -> Callable[[list[Array], Array, list[Array]], Array]:
-    """The mixed derivative along as many directions of the coordinates, as a function of the states with their
-    derivatives by each set of directions, of the coordinates, and of the directions."""
+    """Returns the mixed derivative along this number of directions of the coordinates, as a function of the states with
+    their derivatives along each set of directions, of the coordinates, and of the directions."""
     if order == 0:
         return lambda along, phi, directions: function(along[0], phi)
     lower = differentiate_along(function, order - 1)
@@ -409,10 +420,10 @@ def differentiate_along(function: StateFunction, order: int) -> Callable[[list[A
 
 
 class JetField(eqx.Module):
-    """The vector field of states and of their derivatives by the coordinates, which are the last inputs.
+    """The vector field of states and of their derivatives in the coordinates, which are the last inputs.
 
-    Its Runge-Kutta steps are those of the states, with their exact derivatives. Derivatives that JAX takes of the loop
-    over steps itself are wrong by some per cent in some programs that XLA's compiler for CPUs makes (jaxlib 0.10.2).
+    Its Runge-Kutta steps are those of the states, with their exact derivatives. Differentiating the loop over steps
+    with JAX gives errors of some per cent in some programs compiled by XLA for CPUs (jaxlib 0.10.2).
     """
 
     model: NeuralODE
@@ -444,8 +455,8 @@ def simulate_subjects(
     batch: Batch,
     phi: Float[Array, "subject coordinate"],
 ) -> tuple[tuple[Float[Array, "subject row channel ..."], ...], Float[Array, "subject interval"]]:
-    """Channels of all subjects in the user's units with their derivatives, and the largest error of a step in each
-    interval."""
+    """Simulates the channels of all subjects in the user's units with their derivatives; also returns the largest error
+    of a step in each interval."""
     count, effects, scaler = len(coordinates), have_effects(coordinates), model.scaler
 
     def alone(subject: Batch) -> Batch:
@@ -455,7 +466,7 @@ def simulate_subjects(
         def start(_: Float[Array, " state"], phi: Float[Array, " coordinate"]) -> Float[Array, " state"]:
             return with_constants(model, coordinates, phi).first_states(alone(subject))[0]
 
-        none = Jets(tuple(jnp.zeros((0, len(multi_indices(effects, each)))) for each in range(order + 1)))
+        none = Jets(tuple(jnp.zeros((0, len(multi_indices(effects, part_order)))) for part_order in range(order + 1)))
         return propagate_jets(start, none, phi, effects).flat()
 
     starts = jax.vmap(begin)(phi, batch)
@@ -491,8 +502,8 @@ def simulate_subjects(
 
 
 def with_derivatives(jumps: Jumps, effects: HasEffect, order: int) -> Jumps:
-    """The jumps of states followed by their derivatives, which a dose leaves, and a factor multiplies."""
-    sizes = [len(multi_indices(effects, each)) for each in range(order + 1)]
+    """Extends jumps of states to their derivatives, which a dose leaves unchanged and a factor multiplies."""
+    sizes = [len(multi_indices(effects, part_order)) for part_order in range(order + 1)]
     copies = [jnp.repeat(jumps.factor, size, axis=-1) for size in sizes]
     factor = jnp.concatenate(copies, axis=-1)
     room = jnp.zeros((*factor.shape[:-1], factor.shape[-1] - jumps.shift.shape[-1]), jumps.shift.dtype)
@@ -518,7 +529,7 @@ def expand_predictions(
     batch: Batch,
     phi: Float[Array, "subject coordinate"],
 ) -> tuple[Array, ...]:
-    """Predictions of all subjects and their derivatives by the coordinates."""
+    """Computes predictions of all subjects and their derivatives in the coordinates."""
     return simulate_subjects(order, steps, model, coordinates, batch, phi)[0]
 
 

@@ -1,1 +1,1 @@
-"""Pages of runs and of several runs, which open in a browser and need no network."""
+"""Pages of one or several runs, which open in a browser without a network."""

@@ -1,4 +1,4 @@
-"""The command `python -m node_fit.report`, also `node-fit open`: makes pages again, and shows them."""
+"""The command `python -m node_fit.report`, also `node-fit open`: rewrites pages and shows them."""
 
 if __name__ == "__main__":
     from ..startup import start_command
@@ -17,18 +17,18 @@ from ..storage.files import explain_disk
 from .pages import INDEX_NAME as INDEX
 from .pages import PAGE_NAME, is_run, make_index, make_member_index, make_run_page
 
-# What reading a file that someone has changed may raise, besides a sentence.
+# Exceptions that reading a modified file can raise, besides those with a message.
 DAMAGE = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, StopIteration)
 
 
 def main(arguments: list[str] | None = None, command: str = "python -m node_fit.report", *, show: bool = False) -> None:
-    """Parses the command line, makes the page and prints its path.
+    """Parses the command line, writes the page and prints its path.
 
     **Arguments:**
 
-    - `arguments`: of the command line; by default those of this process.
-    - `command`: its name.
-    - `show`: whether a browser shall show the page, unless the user says otherwise.
+    - `arguments`: the command-line arguments; those of this process by default.
+    - `command`: the command's name.
+    - `show`: whether to open the page in a browser by default.
     """
     parser = argparse.ArgumentParser(
         prog=command, description="Make the page of a run, a multirun or a search again, from what its directory holds."
@@ -43,30 +43,30 @@ def main(arguments: list[str] | None = None, command: str = "python -m node_fit.
         metavar="PACKAGE",
         help="packages whose classes the model may use; importing a package runs its code",
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        path = make(given.run.absolute(), given.extensions)
+        path = make(options.run.absolute(), options.extensions)
     except OSError as error:
-        print(f"error: {explain_disk(error, given.run, 'folder, to which you copy the run')}", file=sys.stderr)
+        print(f"error: {explain_disk(error, options.run, 'folder, to which you copy the run')}", file=sys.stderr)
         sys.exit(1)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except DAMAGE as error:
         shown = textwrap.shorten(repr(error), 200)
-        print(f"error: a file in {given.run} holds what node_fit does not write ({shown}).", file=sys.stderr)
+        print(f"error: a file in {options.run} holds what node_fit does not write ({shown}).", file=sys.stderr)
         sys.exit(1)
     print(f"report: {path}")
-    if given.show and not webbrowser.open(path.as_uri()):
+    if options.show and not webbrowser.open(path.as_uri()):
         print("no browser was found; open the file by hand.", file=sys.stderr)
 
 
 def make(directory: Path, extensions: Sequence[str] = ()) -> Path:
-    """Makes the pages of a directory, and returns the path of the one to look at.
+    """Writes the pages of a directory, and returns the path of the main page.
 
-    **Arguments:** `directory`: of a run or of several; `extensions`: packages whose classes their models may use.
+    **Arguments:** `directory`: of one or several runs; `extensions`: packages whose classes their models can use.
 
-    **Raises:** `FileNotFoundError` if it is neither that of a run nor that of several.
+    **Raises:** `FileNotFoundError` if it contains neither one run nor several.
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no directory {directory}; name one such as outputs/DATE/TIME.")

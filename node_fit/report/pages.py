@@ -1,4 +1,4 @@
-"""The pages of a run, with its section on residuals, and of several runs, made from what their directories hold."""
+"""Writes the report page of a run and the index page of several runs from the files in their directories."""
 
 import itertools
 import math
@@ -56,31 +56,31 @@ from .run_files import (
     trajectories_of,
 )
 
-# Lags of the picture.
+# Maximum number of lags in the autocorrelation plot.
 POINTS_OF_CHECK = 40
-# Bins of a distribution: so many at the most, and as many as the root of the number of residuals.
+# Maximum number of histogram bins; otherwise the square root of the number of residuals.
 HISTOGRAM_BINS = 41
 INDEX_NAME = "index.html"
-# Points of a learning curve, and curves of one picture.
+# Maximum number of points per learning curve, and of curves per plot.
 MOST_POINTS, MOST_CURVES = 200, 300
-# While jobs run, the page may take this share of the time.
+# Maximum share of the running time spent on refreshing the page.
 SHARE = 0.05
-# When this process last finished a page, and how long that took [s].
+# When this process last finished each page, and how long it took [s].
 LAST_MADE: dict[Path, tuple[float, float]] = {}
 SPLITS = ("validation", "test", "train")
 
 
 def describe_residuals(predictions: Predictions, checked: Mapping[str, Json]) -> list[Json]:
-    """Autocorrelation and distribution of the residuals, by split.
+    """Computes the autocorrelation and distribution of the residuals, by split.
 
-    **Arguments:** `checked`: what the summary says of the residuals of each split; those of others are checked here, in
-    the user's units.
+    **Arguments:** `checked`: the summary's residual checks by split; missing splits are checked here, in the user's
+    units.
 
     **Returns:** for each split, its name, the `limit` that white noise would rarely exceed, for each state the
     autocorrelation at lags of 0, 1, ... rows and the density of residuals in bins of standard deviations, the
-    autocorrelation of neighbouring rows (`first`), and what it says, in a word and in sentences.
+    autocorrelation of neighbouring rows (`first`), and its interpretation, as a short phrase and as sentences.
     """
-    found: list[Json] = []
+    checks_by_split: list[Json] = []
     for role in dict.fromkeys(predictions.roles):
         rows = np.flatnonzero(predictions.rows_of(role))[:MOST_VALUES]
         residuals = predictions.residuals[rows]
@@ -94,7 +94,7 @@ def describe_residuals(predictions: Predictions, checked: Mapping[str, Json]) ->
         checks = checked.get(role) or describe_check(predictions, residuals, segment, predictions.us[rows])
         limit = 1.96 / count**0.5
         first = [checks["channels"].get(name, {}).get("lag1") for name in predictions.states]
-        found.append(
+        checks_by_split.append(
             {
                 "role": role,
                 "limit": limit,
@@ -105,7 +105,7 @@ def describe_residuals(predictions: Predictions, checked: Mapping[str, Json]) ->
                 "says": checks["says"],
             }
         )
-    return found
+    return checks_by_split
 
 
 def describe_check(
@@ -114,25 +114,25 @@ def describe_check(
     segment: Int[np.ndarray, " row"],
     us: Float[np.ndarray, "row input"],
 ) -> Json:
-    """The checks of a split whose summary holds none."""
+    """Checks the residuals of a split that the summary lacks."""
     channels = check_channels(residuals, segment, us, predictions.states, predictions.inputs)
     return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels))).as_dict()
 
 
 def density(residuals: Float[np.ndarray, " row"]) -> list[float]:
-    """Density of residuals in bins that span four standard deviations to each side; empty for few rows."""
-    known = residuals[np.isfinite(residuals)]
-    if known.size < FEW_VALUES or known.std() == 0:
+    """Computes the density of residuals in bins that span four standard deviations to each side; empty for few rows."""
+    finite = residuals[np.isfinite(residuals)]
+    if finite.size < FEW_VALUES or finite.std() == 0:
         return []
-    bins = min(HISTOGRAM_BINS, int(known.size**0.5) | 1)
-    counts, _ = np.histogram((known - known.mean()) / known.std(), bins, (-4, 4))
-    return jsonable_numbers(counts / known.size / (8 / bins), 4)
+    bins = min(HISTOGRAM_BINS, int(finite.size**0.5) | 1)
+    counts, _ = np.histogram((finite - finite.mean()) / finite.std(), bins, (-4, 4))
+    return jsonable_numbers(counts / finite.size / (8 / bins), 4)
 
 
 def in_a_word(first: Sequence[float], limit: float, says: Sequence[str], role: str = "train") -> str:
-    """What the autocorrelations of neighbouring rows say, and the tests, which allow for the number of channels.
+    """Summarizes the residual tests, which correct for the number of channels, in a short phrase.
 
-    A simulation beyond the rows that were fitted has the errors of its constants, which last, whatever the model.
+    Simulations beyond the fitted rows have persistent errors from the estimated constants, even with the right model.
     """
     worst = max(map(abs, first), default=None)
     if worst is None:
@@ -143,13 +143,13 @@ def in_a_word(first: Sequence[float], limit: float, says: Sequence[str], role: s
 
 
 PAGE_NAME = "report.html"
-# Numbers that are drawn of all trajectories together, which keeps the page below 4 MB.
+# Maximum number of values drawn over all trajectories; keeps the page below 4 MB.
 MOST_DRAWN_NUMBERS = 500_000
-# Trajectories to pick from, and rows of each.
+# Maximum number of trajectories on the page, and of rows per segment.
 MOST_RECORDS, MOST_DRAWN_ROWS = 400, 4000
-# Points of the picture of all trajectories' errors.
+# Maximum number of points in the plot of all trajectories' errors.
 MOST_ERRORS = 2000
-# What `summary.json` may hold; that of a run which has failed, or of an older version, may lack some of it.
+# Keys of `summary.json`; some are missing for failed runs and older versions.
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
     *("metrics", "baselines", "choices", "equations", "constants", "ensemble", "linear_is_best", "overrides"),
@@ -168,14 +168,14 @@ BASELINES = {
 def make_run_page(
     folder: Path, curves: Curves | None = None, slopes: np.ndarray | None = None, *, extensions: Sequence[str] = ()
 ) -> Path:
-    """Makes the page of a run. The directory may come from a stranger: nothing that it names is imported or called.
+    """Writes the report page of a run. The directory can be untrusted: nothing that it names is imported or called.
 
     **Arguments:**
 
     - `folder`: the run's directory.
     - `curves`, `slopes`: the model's curves between measurements, and its vector field at `phase_points(curves)`. They
-      are kept in the directory, where later pages find them. Without them, curves join the measurements' times.
-    - `extensions`: packages besides node_fit whose classes the model file may use, to draw its vector field.
+      are stored in the directory for later pages. Without them, curves connect the predictions at measurement times.
+    - `extensions`: packages besides node_fit whose classes the model file can use, to draw its vector field.
 
     **Returns:** the path of the page.
     """
@@ -187,10 +187,12 @@ def make_run_page(
     config, config_text = read_config_text(folder / "config.yaml")
     losses = stages(read_losses(folder / "metrics.csv"))
     data: Json = {"stages": losses, "discovery": discovery}
-    starts = sorted((summary["starts"] or {}).get("table", []), key=lambda each: (each["loss"] is None, each["loss"]))
-    data["starts"] = [each["loss"] for each in starts if each["loss"] is not None]
+    starts = sorted(
+        (summary["starts"] or {}).get("table", []), key=lambda start: (start["loss"] is None, start["loss"])
+    )
+    data["starts"] = [start["loss"] for start in starts if start["loss"] is not None]
     data["units"] = read_units(config)
-    words: Json = {"units": data["units"], "records": 0, "checks": [], "split": "", "forecast": False}
+    context: Json = {"units": data["units"], "records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
         errors = load_curves(folder).errors if curves is None else score_records(predictions, curves.counted)
         records = trajectories_of(predictions, errors)
@@ -204,15 +206,15 @@ def make_run_page(
         checks = describe_residuals(predictions, summary["residuals"] or {})
         data |= describe_run(predictions, records, chosen, kept) | {"checks": checks, "field": describe_field(field)}
         data["held"] = model["inputs"] == "hold"
-        words["records"] = len(records)
-        words["checks"] = checks
-        words["forecast"] = any(len(record.segments) > 1 for record in records)
-        words["split"] = split_in_words(predictions, records, summary["rows"] or {}, summary["given_rows"] or {})
+        context["records"] = len(records)
+        context["checks"] = checks
+        context["forecast"] = any(len(record.segments) > 1 for record in records)
+        context["split"] = split_in_words(predictions, records, summary["rows"] or {}, summary["given_rows"] or {})
     return write_page(
         folder / PAGE_NAME,
         "run",
         data,
-        **words,
+        **context,
         name=f"{folder.parent.name}/{folder.name}" if folder.parent.name else folder.name,
         folder=str(folder),
         summary=summary,
@@ -240,13 +242,13 @@ def make_run_page(
 
 
 def intervals_of(summary: Summary) -> Json:
-    """The intervals of constants and of what follows from them; their names differ."""
+    """Returns the intervals of constants and of derived quantities, whose names are distinct."""
     sure = summary["confidence"] or {}
     return {**(sure.get("constants") or {}), **(sure.get("derived") or {})}
 
 
 def find_field(path: Path, predictions: Predictions, extensions: Sequence[str]) -> Field | None:
-    """The vector field of a model file; `None`, with a warning, if the file can't be loaded with these extensions."""
+    """Loads the vector field of a model file; `None`, with a warning, if loading fails with these extensions."""
     try:
         return field_of_model(path, predictions, extensions)
     except ValueError as error:
@@ -255,18 +257,18 @@ def find_field(path: Path, predictions: Predictions, extensions: Sequence[str]) 
 
 
 def choose_records(predictions: Predictions, records: list[Trajectory]) -> list[Trajectory]:
-    """The records that are drawn: best, median and worst, and an even choice of the others if they are many."""
+    """Selects the records to draw: best, median and worst, and evenly spaced others up to the limits."""
     marked = rank_trajectories(records)
     widths = len(predictions.inputs) + len(predictions.states) * (2 if predictions.bands is None else 4)
 
     def cost(record: Trajectory) -> int:
         return sum(min(len(segment.ts), MOST_DRAWN_ROWS) + 300 for segment in record.segments) * (1 + widths)
 
-    left = MOST_DRAWN_NUMBERS - sum(map(cost, marked))
-    apart = set(map(id, marked))
-    others = [record for record in records if id(record) not in apart]
+    budget = MOST_DRAWN_NUMBERS - sum(map(cost, marked))
+    marked_ids = set(map(id, marked))
+    others = [record for record in records if id(record) not in marked_ids]
     sample = others[:: max(len(others) // 1000, 1)]
-    most = int(np.clip(left / max(np.mean([cost(each) for each in sample]), 1), 0, MOST_RECORDS)) if others else 0
+    most = int(np.clip(budget / max(np.mean([cost(each) for each in sample]), 1), 0, MOST_RECORDS)) if others else 0
     if len(others) > most:
         others = [others[i] for i in map(int, np.linspace(0, len(others) - 1, most))]
     return marked + sorted(others, key=lambda record: record.error)
@@ -277,10 +279,12 @@ def keys_of_records(records: list[Trajectory]) -> set[Key]:
 
 
 def describe_run(predictions: Predictions, records: list[Trajectory], chosen: list[Trajectory], kept: Kept) -> Json:
-    """What the page draws of data and predictions."""
+    """Builds the page's data for drawing measurements and predictions."""
     places = {id(record): index for index, record in enumerate(chosen)}
-    known = sorted((record for record in records if math.isfinite(record.error)), key=attrgetter("error"))
-    ranked = {kind: [each for each in known if each.held == held] for kind, held in (("fitted", False), ("held", True))}
+    scored = sorted((record for record in records if math.isfinite(record.error)), key=attrgetter("error"))
+    ranked = {
+        kind: [entry for entry in scored if entry.held == held] for kind, held in (("fitted", False), ("held", True))
+    }
     constant = constant_inputs(records)
     moving = [place for place in range(len(predictions.inputs)) if place not in constant]
     return {
@@ -316,7 +320,7 @@ def describe_record(
         edges = None if predictions.bands is None else (predictions.bands[0][rows], predictions.bands[1][rows])
         curve = smooth.get((segment.role, record.name), Curve(ts, predictions.predicted[rows], edges))
         segment.curve = curve
-        # A forecast is simulated from the record's beginning; its earlier part is drawn already.
+        # A forecast is simulated from the record's first row; skip the part that is already drawn.
         new = slice(max(int(np.searchsorted(curve.ts, past)) - 1, 0), None)
         past = float(ts[-1])
         segments.append(
@@ -350,7 +354,7 @@ def describe_record(
 
 
 def to_columns(values: np.ndarray) -> list[list[float | None]]:
-    """Rows of states as a list for each state."""
+    """Converts rows of states to one list per state."""
     return [jsonable_numbers(column) for column in values.T]
 
 
@@ -365,83 +369,94 @@ def describe_field(field: Field | None) -> Json | None:
 
 
 def score_table(summary: Summary) -> list[Json]:
-    """A line for each split and channel: its scores, and the NRMSE of each baseline."""
+    """Builds a line per split and channel, with its scores and the NRMSE of each baseline."""
     lines: list[Json] = []
-    for split, own in (summary["metrics"] or {}).items():
-        if own is None:
+    for split, figures_of_split in (summary["metrics"] or {}).items():
+        if figures_of_split is None:
             continue
-        simple = [figures.get(split) for figures in (summary["baselines"] or {}).values()]
+        baseline_figures = [figures.get(split) for figures in (summary["baselines"] or {}).values()]
         rows: list[tuple[str, Figures, list[Figures | None]]] = []
-        if len(own["channels"]) > 1:
-            rows.append(("all", own, [*simple]))
-        for name, channel in own["channels"].items():
-            rows.append((name, channel, [each and each["channels"].get(name) for each in simple]))
+        if len(figures_of_split["channels"]) > 1:
+            rows.append(("all", figures_of_split, [*baseline_figures]))
+        for name, channel in figures_of_split["channels"].items():
+            rows.append((name, channel, [figure and figure["channels"].get(name) for figure in baseline_figures]))
         for channel, scores, baselines in rows:
-            others = [each.get("nrmse") if each else None for each in baselines]
-            known = [value for value in (scores["nrmse"], *others) if value is not None]
-            lowest = min(known, default=math.inf)  # Of errors that the mean would make too, none is to be praised.
-            line = {"split": split, "channel": channel, "others": others, "best": lowest if lowest < 1 else None}
+            baseline_errors = [figure.get("nrmse") if figure else None for figure in baselines]
+            errors = [value for value in (scores["nrmse"], *baseline_errors) if value is not None]
+            lowest = min(errors, default=math.inf)  # Nothing worse than the mean is highlighted.
+            line = {
+                "split": split,
+                "channel": channel,
+                "others": baseline_errors,
+                "best": lowest if lowest < 1 else None,
+            }
             lines.append(line | {key: scores[key] for key in ("rmse", "nrmse", "r2")})
     return lines
 
 
 def describe_attempts(losses: Sequence[StageLosses], tried: Sequence[Json]) -> list[Json]:
-    """The attempts whose losses are drawn: their steps, verdicts and stages; one without a name in older runs.
+    """Describes the attempts whose losses are drawn: steps, verdicts and stages. Older runs have one unnamed attempt.
 
-    **Arguments:** `tried`: the attempts of the summary, which lack those that have failed.
+    **Arguments:** `tried`: the attempts in the summary, which omits failed ones.
     """
-    known = {each["name"]: each for each in tried}
-    found: list[Json] = []
-    for name, group in itertools.groupby(enumerate(losses), lambda each: each[1]["attempt"]):
-        own = list(group)
-        found.append(
+    by_name = {item["name"]: item for item in tried}
+    attempts: list[Json] = []
+    for name, group in itertools.groupby(enumerate(losses), lambda item: item[1]["attempt"]):
+        numbered = list(group)
+        attempts.append(
             {
                 "name": name,
-                "verdict": known.get(name or "", {}).get("verdict", "failed"),
-                "kept": bool(known.get(name or "", {}).get("kept")),
-                "first": own[0][1]["after"] + 1,
-                "last": last_step(own[-1][1]),
-                "stages": [{"place": at, "name": each["name"], "said": chunk_in_words(each)} for at, each in own],
+                "verdict": by_name.get(name or "", {}).get("verdict", "failed"),
+                "kept": bool(by_name.get(name or "", {}).get("kept")),
+                "first": numbered[0][1]["after"] + 1,
+                "last": last_step(numbered[-1][1]),
+                "stages": [
+                    {"place": place, "name": item["name"], "said": chunk_in_words(item)} for place, item in numbered
+                ],
             }
         )
-    return found
+    return attempts
 
 
 def steps_in_words(losses: Sequence[StageLosses], tried: Sequence[Json], total: int | None) -> str | None:
-    """The steps of each stage of what is kept, since `training.steps` is that of the last; all together where they are
-    not known."""
-    kept = [each["name"] for each in tried if each["kept"]]
-    counts = [last_step(each) - each["after"] for each in losses if each["attempt"] is None or each["attempt"] in kept]
-    counts = counts or [last_step(each) - each["after"] for each in losses]
-    known = bool(counts) and min(counts) > 0
-    return " + ".join(f"{count:.0f}" for count in counts) if known else None if total is None else f"{total}"
+    """Formats the steps of each stage of the kept attempts; falls back to the total if they are unknown.
+
+    `training.steps` only applies to the last stage.
+    """
+    kept = [entry["name"] for entry in tried if entry["kept"]]
+    counts = [
+        last_step(entry) - entry["after"] for entry in losses if entry["attempt"] is None or entry["attempt"] in kept
+    ]
+    counts = counts or [last_step(entry) - entry["after"] for entry in losses]
+    has_counts = bool(counts) and min(counts) > 0
+    return " + ".join(f"{count:.0f}" for count in counts) if has_counts else None if total is None else f"{total}"
 
 
 def chunk_in_words(stage: StageLosses) -> str | None:
-    """The losses of a stage that has a single chunk, of which a picture would show a point; None of others."""
+    """Describes the losses of a stage with a single chunk, which a plot would show as a point; None for others."""
     member = stage["members"][0]
     if len(stage["members"]) > 1 or len(member["step"]) > 1:
         return None
     losses = {"training": member["train"][0], "validation": member["validation"][0]}
-    said = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items() if loss is not None)
-    return f"One chunk, which ended with a loss of {said}." if said else "One chunk, without a finite loss."
+    text = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items() if loss is not None)
+    return f"One chunk, which ended with a loss of {text}." if text else "One chunk, without a finite loss."
 
 
 def split_in_words(
     predictions: Predictions, records: list[Trajectory], rows: Mapping[str, int], given: Mapping[str, int]
 ) -> str:
-    """How the data were split; the rows are those that the run was given, and of them those that are scored."""
-    counts = {role: sum(each == role for each in predictions.roles) for role in dict.fromkeys(predictions.roles)}
+    """Describes the split of the data, with the number of input rows and of scored rows."""
+    counts = {role: sum(name == role for name in predictions.roles) for role in dict.fromkeys(predictions.roles)}
     uses = {"train": "fitted", "validation": "used to choose the best iterate", "test": "held out for the score"}
     joined = any(len(record.segments) > 1 for record in records)
     parts: list[str] = []
     for role, count in counts.items():
-        whole = given.get(role, rows.get(role))
-        scored = f"{whole:,} {'row' if whole == 1 else 'rows'}" if whole is not None else ""
-        if whole is not None and rows.get(role, whole) < whole:
+        total = given.get(role, rows.get(role))
+        scored = f"{total:,} {'row' if total == 1 else 'rows'}" if total is not None else ""
+        if total is not None and rows.get(role, total) < total:
             scored += f" ({rows[role]:,} scored)" if joined else f", {rows[role]:,} scored"
-        of = "" if joined else f"{count:,} {'trajectory' if count == 1 else 'trajectories'}"
-        size = f"{of} ({scored})" if of and scored else of or scored
+        trajectories = "" if joined else f"{count:,} {'trajectory' if count == 1 else 'trajectories'}"
+        size = f"{trajectories} ({scored})" if trajectories and scored else trajectories or scored
         parts.append(f"{size} {uses.get(role, role)}")
     if len(counts) == 1:
         return f"{parts[0][:1].upper()}{parts[0][1:]}; nothing was held out."
@@ -450,20 +465,20 @@ def split_in_words(
 
 
 def refresh_index(directory: Path) -> None:
-    """Makes the page of a multirun whose jobs are under way, unless that would take too much of their time."""
+    """Updates the page of a running multirun, unless that would take too large a share of the time."""
     ended, took = LAST_MADE.get(directory, (-math.inf, 0.0))
     if time.monotonic() - ended > took / SHARE:
         make_index(directory, running=True)
 
 
 def make_index(directory: Path, statuses: Mapping[str, str] | None = None, *, running: bool = False) -> Path:
-    """Makes the page of the jobs in a directory; returns its path.
+    """Writes the page of the jobs in a directory; returns its path.
 
     **Arguments:**
 
-    - `directory`: of the multirun, with a directory for each job.
-    - `statuses`: of jobs by their names, in place of what they wrote themselves.
-    - `running`: whether jobs without a summary may be under way; otherwise they are lost.
+    - `directory`: the multirun's directory, with a directory for each job.
+    - `statuses`: job statuses by name, which override those in the summaries.
+    - `running`: whether jobs without a summary count as running; otherwise they are lost.
     """
     began = time.monotonic()
     folders = [path for path in directory.iterdir() if (path / ".hydra").is_dir() or is_run(path)]
@@ -476,16 +491,16 @@ def make_index(directory: Path, statuses: Mapping[str, str] | None = None, *, ru
 
 
 def make_member_index(folder: Path) -> Path | None:
-    """Makes the page of an ensemble's members; `None` if the run has trained a single one."""
+    """Writes the page of an ensemble's members; `None` if the run has no ensemble."""
     ensemble = read_summary(folder).get("ensemble")
     rows = read_losses(folder / "metrics.csv")
     if not ensemble or not ensemble["members"] or not rows:
         return None
     members: list[JobEntry] = []
     for number, end in enumerate(ensemble["members"]):
-        own = [row for row in rows if int(row.get("member") or 0) == number]
-        curve = learning_curve(own)
-        last = [row for row in own if row["stage"] == own[-1]["stage"]]
+        member_rows = [row for row in rows if int(row.get("member") or 0) == number]
+        curve = learning_curve(member_rows)
+        last = [row for row in member_rows if row["stage"] == member_rows[-1]["stage"]]
         lowest = {
             key: min((loss for row in last if (loss := row[key]) is not None), default=None) for key in LOSS_COLUMNS
         }
@@ -496,8 +511,8 @@ def make_member_index(folder: Path) -> Path | None:
                 "words": end["reason"],
                 "varied": {},
                 "scores": {"validation": lowest["validation_loss"], "test": None, "train": lowest["train_loss"]},
-                "seconds": max((row["seconds"] or 0 for row in own), default=None),
-                "steps": max((row["step"] or 0 for row in own), default=None),
+                "seconds": max((row["seconds"] or 0 for row in member_rows), default=None),
+                "steps": max((row["step"] or 0 for row in member_rows), default=None),
                 "curve": curve,
                 "page": None,
             }
@@ -509,10 +524,10 @@ LOSS_COLUMNS = ("train_loss", "validation_loss")
 
 
 class JobEntry(TypedDict):
-    """What the page shows of a job, or of a member.
+    """A job or an ensemble member, as shown on the page.
 
-    - `words`: its diagnosis, or how it ended. `varied`: overrides by key. `scores`: NRMSE by split.
-    - `curve`: the losses of its last stage. `page`: its own page, if there is one.
+    - `words`: its diagnosis, or the reason it ended. `varied`: overrides by key. `scores`: NRMSE by split.
+    - `curve`: the losses of its last stage. `page`: its own page, if it exists.
     """
 
     name: str
@@ -535,7 +550,7 @@ def sort_key(path: Path) -> tuple[int, str]:
 
 
 def read_job(folder: Path, status: str | None, missing: str) -> JobEntry:
-    """What the page shows of a job. `missing`: the status of a job without a summary."""
+    """Reads the page's entry of a job. `missing`: the status of a job without a summary."""
     summary = read_summary(folder)
     metrics = summary.get("metrics") or {}
     overrides = summary.get("overrides") or read_overrides(folder)
@@ -563,7 +578,7 @@ def read_overrides(folder: Path) -> list[str]:
 
 
 def learning_curve(rows: list[LossRow]) -> dict[str, list[float | None]] | None:
-    """Steps, seconds and losses of the last stage, of the best member in each chunk."""
+    """Returns steps, seconds and losses of the last stage, for the best member in each chunk."""
     last = [row for row in rows if all(row.get(key) == rows[-1].get(key) for key in ("attempt", "stage"))]
     if not last:
         return None
@@ -591,13 +606,13 @@ def learning_curve(rows: list[LossRow]) -> dict[str, list[float | None]] | None:
 
 
 def find_varied(jobs: list[JobEntry]) -> list[str]:
-    """The keys in which jobs differ, in the order in which they were given."""
+    """Returns the keys in which jobs differ, in the order of their first use."""
     keys = dict.fromkeys(key for job in jobs for key in job["varied"] if key not in ("resume", "hydra.run.dir"))
     return [key for key in keys if len({job["varied"].get(key) for job in jobs}) > 1]
 
 
 def write_index(directory: Path, jobs: list[JobEntry], varied: list[str], noun: str) -> Path:
-    """Writes the page of jobs or members, the best first."""
+    """Writes the page of jobs or members, best first."""
     ranked = sorted(jobs, key=rank_job)
     for place, job in enumerate(ranked):
         job["varied"] = {key: job["varied"].get(key) for key in varied}
@@ -626,7 +641,7 @@ def write_index(directory: Path, jobs: list[JobEntry], varied: list[str], noun: 
 
 
 def rank_job(job: JobEntry) -> tuple[bool, float, float]:
-    """Completed jobs by validation error, or by training error; then all others."""
+    """Returns the sort key of a job: completed jobs by validation, or else training, error; then all others."""
     scores = (job["scores"][key] for key in ("validation", "train"))
     validation, train = (math.inf if score is None else score for score in scores)
     return job["status"] not in ENDED, validation, train

@@ -1,4 +1,4 @@
-"""A fitted population on the page of its run: how constants differ, the noise, and pictures of checks."""
+"""The fitted population on a run's page: variances of the constants, noise, and plots of checks."""
 
 import base64
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..runtime.serialization import Json, is_json
 
-# Pictures of checks, by how their files begin, each with its title; larger files, or others, are left out [bytes].
+# Titles of check plots, by file name prefix; other files and larger ones are left out [bytes].
 PICTURES = {
     "predictive_check": "Quantiles of the measurements, and where simulated studies have them",
     "observed": "Measured against predicted values",
@@ -15,23 +15,26 @@ PNG, LARGEST_PICTURE, MOST_PICTURES = b"\x89PNG\r\n\x1a\n", 2_000_000, 12
 
 
 def describe_population(summary: Mapping[str, object], folder: Path) -> Json | None:
-    """What the page shows of a population; None of another run, or where `summary.json` holds something else.
+    """Builds the page's data for a population; None for other runs or an invalid `summary.json`.
 
-    **Arguments:** `folder`: the run's directory, perhaps a stranger's.
+    **Arguments:** `folder`: the run's directory, which can be untrusted.
     """
-    found = summary.get("population")
-    if not is_json(found):
+    population = summary.get("population")
+    if not is_json(population):
         return None
-    errors, occasions = mapping_in(found, "standard_errors"), mapping_in(mapping_in(found, "occasions"), "variances")
+    errors, occasions = (
+        mapping_in(population, "standard_errors"),
+        mapping_in(mapping_in(population, "occasions"), "variances"),
+    )
     effects = [
         {
             "name": name,
             "variance": variance,
             "error": number_of(mapping_in(errors, "variances"), name),
-            "shrinkage": number_of(mapping_in(found, "shrinkage"), name),
+            "shrinkage": number_of(mapping_in(population, "shrinkage"), name),
             "occasion": number_of(occasions, name),
         }
-        for name, variance in numbers_of(mapping_in(found, "variances"))
+        for name, variance in numbers_of(mapping_in(population, "variances"))
     ]
     noise = [
         {
@@ -39,11 +42,11 @@ def describe_population(summary: Mapping[str, object], folder: Path) -> Json | N
             "value": value,
             "error": number_of(mapping_in(mapping_in(errors, "noise"), channel), name),
         }
-        for channel, own in mapping_in(found, "noise").items()
-        if is_json(own)
-        for name, value in numbers_of(own)
+        for channel, parameters in mapping_in(population, "noise").items()
+        if is_json(parameters)
+        for name, value in numbers_of(parameters)
     ]
-    facts = {key: number_of(found, key) for key in ("objective", "condition_number", "quadrature", "weights")}
+    facts = {key: number_of(population, key) for key in ("objective", "condition_number", "quadrature", "weights")}
     return {
         "effects": effects,
         "has_occasions": bool(occasions),
@@ -54,24 +57,24 @@ def describe_population(summary: Mapping[str, object], folder: Path) -> Json | N
 
 
 def mapping_in(content: Mapping[str, object], key: str) -> Json:
-    """What a mapping holds under a key, if that is a mapping; else an empty one."""
-    found = content.get(key)
-    return found if is_json(found) else {}
+    """Returns the mapping under a key, or an empty one if the value is not a mapping."""
+    child = content.get(key)
+    return child if is_json(child) else {}
 
 
 def numbers_of(content: Mapping[str, object]) -> list[tuple[str, float]]:
-    """The names in a mapping that have numbers, and these."""
+    """Returns the names in a mapping whose values are numbers, with the numbers."""
     return [(name, number) for name in content if (number := number_of(content, name)) is not None]
 
 
 def number_of(content: Mapping[str, object], key: str) -> float | None:
-    """A number of a mapping; None if there is none."""
-    found = content.get(key)
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    """Returns the number under a key; None if the value is not a number."""
+    value = content.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def read_pictures(folder: Path) -> list[Json]:
-    """The pictures of checks in a folder, as text for a page, which then needs no other file."""
+    """Reads the check plots in a folder as text to embed in the page."""
     pictures: list[Json] = []
     for begin, title in PICTURES.items():
         for path in sorted(folder.glob(f"{begin}*.png"))[:MOST_PICTURES]:

@@ -1,4 +1,4 @@
-"""What the pages read of a run's directory: texts, scores, losses, dates, predictions and smooth curves."""
+"""Reads a run's directory for the report pages: text, scores, losses, dates, predictions and smooth curves."""
 
 import csv
 import functools
@@ -29,7 +29,7 @@ from ..storage.files import BadFile, peek, write_file
 
 
 class Summary(TypedDict):
-    """The content of `summary.json`; what is read from a file may lack keys: of a run that has not ended, say."""
+    """The content of `summary.json`; a file can lack keys, for example if the run has not ended."""
 
     status: str
     reason: str
@@ -68,7 +68,7 @@ class Summary(TypedDict):
 
 
 class LossRow(TypedDict):
-    """A row of `metrics.csv`; those of older versions have no attempt."""
+    """A row of `metrics.csv`; older versions have no attempt."""
 
     stage: str
     attempt: NotRequired[str | None]
@@ -80,7 +80,7 @@ class LossRow(TypedDict):
 
 
 class MemberLosses(TypedDict):
-    """The losses of a member in a stage."""
+    """The losses of an ensemble member in a stage."""
 
     step: list[float | None]
     seconds: list[float | None]
@@ -89,7 +89,7 @@ class MemberLosses(TypedDict):
 
 
 class StageLosses(TypedDict):
-    """The losses of a stage of an attempt, and the last step of the stage before."""
+    """The losses of a stage of an attempt, and the last step of the previous stage."""
 
     attempt: str | None
     name: str | None
@@ -98,17 +98,17 @@ class StageLosses(TypedDict):
 
 
 class Origin(NamedTuple):
-    """The instant from which a page counts times (UTC, `datetime64[us]`), and in which unit."""
+    """The origin of a page's times (UTC, `datetime64[us]`) and their unit."""
 
     first: np.datetime64
     unit: str
 
     def since(self, stamps: np.ndarray) -> Float[np.ndarray, "..."]:
-        """Instants as times."""
+        """Converts timestamps to times since this origin."""
         return (stamps - self.first) / np.timedelta64(1, "us") / (1e6 * SECONDS[self.unit])
 
     def times_of(self, data: Dataset, trajectory: int, ts: Float[np.ndarray, " time"]) -> Float[np.ndarray, " time"]:
-        """Times of a trajectory of dated data, counted from this origin."""
+        """Converts times of a dated trajectory to times since this origin."""
         assert data.dates is not None
         return (
             self.since(data.dates.zero[trajectory : trajectory + 1])
@@ -117,12 +117,12 @@ class Origin(NamedTuple):
 
 
 def is_stamp(text: str) -> bool:
-    """Whether a cell of the time's column holds a timestamp."""
+    """Whether a cell of the time column holds a timestamp."""
     return re.match(r"\s*\d{4}-\d{2}", text) is not None
 
 
 def count_from_origin(name: str, texts: Sequence[str] | np.ndarray) -> tuple[str, Float[np.ndarray, " row"], Origin]:
-    """A column of timestamps as times: what to call it, the times, and their origin."""
+    """Converts a column of timestamps to times; returns the column's label, the times, and their origin."""
     import pandas as pd
 
     stamps = pd.to_datetime(list(texts), format="ISO8601", utc=True).tz_localize(None).as_unit("us").to_numpy()
@@ -133,14 +133,14 @@ def count_from_origin(name: str, texts: Sequence[str] | np.ndarray) -> tuple[str
     return f"{name}, {origin.unit} from {first}{zone}", origin.since(stamps), origin
 
 
-# What `python -m node_fit.discover` writes beside the fit of the best equations.
+# File that `python -m node_fit.discover` writes beside the fit of the best equations.
 DISCOVERY_NAME = "discovery.json"
-# Of a config that is read [bytes].
+# Maximum size of a config [bytes].
 LARGEST_CONFIG_TEXT = 4 << 20
 
 
 def read_json(path: Path) -> Json:
-    """The content of a JSON file; empty if there is none, or if it can't be read."""
+    """Reads a JSON file; empty if it is missing or can't be read."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -149,28 +149,28 @@ def read_json(path: Path) -> Json:
 
 
 def read_summary(folder: Path) -> "Summary":
-    """The summary of a run, with today's statuses; empty if there is none, or if it can't be read."""
+    """Reads the summary of a run, with current status names; empty if it is missing or can't be read."""
     return cast(Summary, with_statuses(read_json(folder / "summary.json")))
 
 
 def with_statuses(node: object) -> object:
-    """A summary in which `stopped_early`, of version 0.2, is `converged` or `stopped`."""
+    """Replaces the status `stopped_early` of version 0.2 by `converged` or `stopped`."""
     if is_list(node):
-        return [with_statuses(each) for each in node]
+        return [with_statuses(child) for child in node]
     if not is_json(node):
         return node
-    found = {key: with_statuses(each) for key, each in node.items()}
-    if found.get("status") == "stopped_early":
-        reason = str(found.get("reason", ""))
+    renamed = {key: with_statuses(child) for key, child in node.items()}
+    if renamed.get("status") == "stopped_early":
+        reason = str(renamed.get("reason", ""))
         converged = reason.startswith(("converged: ", "the training loss has stalled"))
-        found["status"] = "converged" if converged else "stopped"
-        if "reason" in found:
-            found["reason"] = reason.removeprefix("converged: ")
-    return found
+        renamed["status"] = "converged" if converged else "stopped"
+        if "reason" in renamed:
+            renamed["reason"] = reason.removeprefix("converged: ")
+    return renamed
 
 
 def read_config_text(path: Path) -> tuple[Json, str]:
-    """A config as keys and values, and as text; empty if it can't be read, or is none that node_fit writes."""
+    """Reads a config as keys and values and as text; empty if it can't be read or node_fit did not write it."""
     try:
         if path.stat().st_size > LARGEST_CONFIG_TEXT:
             return {}, ""
@@ -183,22 +183,22 @@ def read_config_text(path: Path) -> tuple[Json, str]:
 
 
 def read_units(config: Mapping[str, object]) -> dict[str, str]:
-    """The units of columns in a config."""
+    """Returns the column units in a config."""
     data = config.get("data")
     units = data.get("units") if is_json(data) else None
     return {str(name): str(unit) for name, unit in units.items()} if is_json(units) else {}
 
 
 def read_losses(path: Path) -> list[LossRow]:
-    """The rows of `metrics.csv`; numbers are finite or `None`."""
+    """Reads the rows of `metrics.csv`; numbers are finite or `None`."""
     try:
         with open(path, newline="") as file:
             rows = list(csv.DictReader(line for line in file if line.endswith("\n")))
     except OSError:
         return []
     texts = ("stage", "attempt")
-    whole = [{key: value if key in texts else finite_number(value) for key, value in row.items()} for row in rows]
-    return cast(list[LossRow], whole)
+    parsed = [{key: value if key in texts else finite_number(value) for key, value in row.items()} for row in rows]
+    return cast(list[LossRow], parsed)
 
 
 def finite_number(text: str | None) -> float | None:
@@ -210,7 +210,7 @@ def finite_number(text: str | None) -> float | None:
 
 
 def read_versions(model: Path) -> dict[str, str]:
-    """Versions of the packages that wrote a model file."""
+    """Reads the versions of the packages that wrote a model file."""
     try:
         content = peek(model)
     except (BadFile, OSError):
@@ -219,52 +219,57 @@ def read_versions(model: Path) -> dict[str, str]:
 
 
 def command_of(record: Json, summary: "Summary") -> str:
-    """The command that repeats a run."""
+    """Returns the command that repeats a run."""
     words = [word for path in record.get("config_dirs", []) for word in ("--config-dir", path)]
-    given = record.get("overrides", summary.get("overrides") or [])
-    words += [word for word in given if not word.startswith(("resume=", "resume_from="))]
+    overrides = record.get("overrides", summary.get("overrides") or [])
+    words += [word for word in overrides if not word.startswith(("resume=", "resume_from="))]
     lines = [f"cd {shlex.quote(record['cwd'])}"] if record.get("cwd") else []
     return "\n".join([*lines, f"python -m node_fit {shlex.join(words)}".rstrip()])
 
 
 def fit_again(folder: Path) -> str:
-    """The command that fits the equations of a discovery again."""
+    """Returns the command that refits the equations of a discovery."""
     return f"python -m node_fit --config-dir {shlex.quote(str(folder))} experiment=discovered"
 
 
 def read_discovery(folder: Path) -> Json | None:
-    """What a page shows of the equations that were found; None if there are none, or the file is damaged."""
-    found = read_json(folder / DISCOVERY_NAME)
+    """Reads the discovered equations to show on a page; None if the file is missing, empty or damaged."""
+    content = read_json(folder / DISCOVERY_NAME)
     try:
-        weights = [float(weight) for weight in found["weights"]]
-        rivals = [each["equations"] for each in found["rivals"]]
+        weights = [float(weight) for weight in content["weights"]]
+        rivals = [entry["equations"] for entry in content["rivals"]]
         systems = [
             {
-                "size": int(each["size"]),
-                "error": float(each["error"]),
-                "lines": [f"d{state}/dt = {text}" for state, text in each["shown"].items()],
+                "size": int(entry["size"]),
+                "error": float(entry["error"]),
+                "lines": [f"d{state}/dt = {text}" for state, text in entry["shown"].items()],
                 "weight": weights[0] if place == 0 else None,
             }
-            for place, each in enumerate(found["ranked"])
+            for place, entry in enumerate(content["ranked"])
         ]
-        for each, system in zip(found["ranked"], systems, strict=True):
-            if each["equations"] in rivals:
-                system["weight"] = weights[1 + rivals.index(each["equations"])]
-        front = [[int(each["size"]), float(each["error"])] for each in found["front"]]
-        told = {"verdict": str(found["verdict"]), "systems": systems, "front": front, "curves": dict(found["curves"])}
-        json.dumps(told, allow_nan=False)
-        return told if systems else None
+        for entry, system in zip(content["ranked"], systems, strict=True):
+            if entry["equations"] in rivals:
+                system["weight"] = weights[1 + rivals.index(entry["equations"])]
+        front = [[int(entry["size"]), float(entry["error"])] for entry in content["front"]]
+        discovery = {
+            "verdict": str(content["verdict"]),
+            "systems": systems,
+            "front": front,
+            "curves": dict(content["curves"]),
+        }
+        json.dumps(discovery, allow_nan=False)
+        return discovery if systems else None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         return None
 
 
 def stages(rows: list[LossRow]) -> list[StageLosses]:
-    """Losses by attempt and stage, and in it by member.
+    """Groups losses by attempt, stage and member.
 
     **Returns:** for each stage its `attempt`, its `name`, the step `after` which it begins, and `members`: dicts with
     lists `step`, `seconds`, `train`, `validation`.
     """
-    found: list[StageLosses] = []
+    losses: list[StageLosses] = []
     after = 0.0
     for (attempt, name), group in itertools.groupby(rows, lambda row: (row.get("attempt") or None, row.get("stage"))):
         members: dict[int, MemberLosses] = {}
@@ -275,13 +280,13 @@ def stages(rows: list[LossRow]) -> list[StageLosses]:
             member["seconds"].append(row.get("seconds"))
             member["train"].append(row.get("train_loss"))
             member["validation"].append(row.get("validation_loss"))
-        found.append({"attempt": attempt, "name": name, "after": after, "members": list(members.values())})
-        after = last_step(found[-1])
-    return found
+        losses.append({"attempt": attempt, "name": name, "after": after, "members": list(members.values())})
+        after = last_step(losses[-1])
+    return losses
 
 
 def last_step(stage: StageLosses) -> float:
-    """The step at which a stage has ended, of the member that took most."""
+    """Returns the last step of a stage, over all members."""
     return max((member["step"][-1] or 0 for member in stage["members"]), default=0)
 
 
@@ -290,9 +295,9 @@ class Predictions:
     """All rows of `predictions.csv`.
 
     - `states`, `inputs`, `time`: names of columns.
-    - `ts`, `us`, `ys`, `predicted`: the columns; NaN where a value is missing. Timestamps are times since `origin`.
+    - `ts`, `us`, `ys`, `predicted`: the columns; NaN for missing values. Timestamps are times since `origin`.
     - `bands`: lower and upper edges of the states; `None` without bands.
-    - `scored`: rows that count in the score.
+    - `scored`: rows included in the score.
     - `roles`, `names`, `starts`: split, trajectory and first row of each segment. A segment is a trajectory's rows in
       one split.
     """
@@ -317,18 +322,18 @@ class Predictions:
 
     @functools.cached_property
     def residuals(self) -> Float[np.ndarray, "row state"]:
-        """Measured minus predicted; NaN where nothing counts, infinite where the prediction is not finite."""
+        """Measured minus predicted; NaN for unscored values, infinite for non-finite predictions."""
         counted = self.scored[:, None] & np.isfinite(self.ys)
         with np.errstate(invalid="ignore", over="ignore"):
             misses = np.where(np.isfinite(self.predicted), self.ys - self.predicted, np.inf)
         return np.where(counted, misses, np.nan)
 
     def rows_of(self, role: str) -> Bool[np.ndarray, " row"]:
-        """The rows of a split."""
-        return np.repeat(np.array([each == role for each in self.roles], dtype=bool), self.ends - self.starts)
+        """Returns a mask of the rows in a split."""
+        return np.repeat(np.array([name == role for name in self.roles], dtype=bool), self.ends - self.starts)
 
     def errors(self) -> Float[np.ndarray, " segment"]:
-        """NRMSE of each segment, with the standard deviations of its split; NaN where nothing counts."""
+        """Computes the NRMSE of each segment in standard deviations of its split; NaN if nothing is scored."""
         squares, counted = np.zeros_like(self.ys), np.isfinite(self.residuals) | np.isinf(self.residuals)
         for role in dict.fromkeys(self.roles):
             rows = self.rows_of(role)
@@ -337,11 +342,11 @@ class Predictions:
                 scale = self.ys[here, state].std() if here.any() else 0.0
                 with np.errstate(over="ignore"):
                     squares[here, state] = (self.residuals[here, state] / scale) ** 2 if scale > 0 else 0.0
-        sums, counts = (np.add.reduceat(each, self.starts, axis=0) for each in (squares, counted.astype(float)))
+        sums, counts = (np.add.reduceat(values, self.starts, axis=0) for values in (squares, counted.astype(float)))
         with np.errstate(invalid="ignore"):
             means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-            known = (~np.isnan(means)).sum(axis=1)
-            return np.sqrt(np.where(known > 0, np.nansum(means, axis=1) / np.maximum(known, 1), np.nan))
+            finite = (~np.isnan(means)).sum(axis=1)
+            return np.sqrt(np.where(finite > 0, np.nansum(means, axis=1) / np.maximum(finite, 1), np.nan))
 
 
 def read_predictions(path: Path) -> Predictions | None:
@@ -351,7 +356,7 @@ def read_predictions(path: Path) -> Predictions | None:
     with open(path, newline="") as file:
         rows = csv.reader(file)
         header, first = next(rows, list[str]()), next(rows, list[str]())
-    # Columns are told apart by their places, since names may be anything: split, trajectory, time, inputs, states.
+    # Identify columns by position, since names are arbitrary: split, trajectory, time, inputs, states.
     places = [i for i in range(3, len(header) - 1) if header[i + 1] == f"{header[i]}_predicted"]
     dated = len(first) > 2 and is_stamp(first[2])
     columns = read_columns(path, header, texts=2 + dated)
@@ -384,9 +389,9 @@ def read_predictions(path: Path) -> Predictions | None:
 
 
 def read_columns(path: Path, header: list[str], texts: int) -> list[Any]:
-    """The columns of a CSV file: of the first two a code in each row and the text of each code; texts, and numbers.
+    """Reads the columns of a CSV file: first two dictionary-encoded, the others as text or numbers.
 
-    **Arguments:** `texts`: number of columns of text.
+    **Arguments:** `texts`: number of text columns.
     """
     from pyarrow import csv as reader
     from pyarrow import float64, string
@@ -406,32 +411,32 @@ Key = tuple[str, str]
 
 
 def score_records(predictions: Predictions, counted: Mapping[str, Dataset]) -> dict[Key, float]:
-    """The NRMSE of each trajectory of these data, by its split and name, as in the scores of the run.
+    """Computes the NRMSE of each trajectory by split and name, as in the scores of the run.
 
-    **Arguments:** `counted`: the data with what no table holds: limits, angles, and values that a robust loss weighs.
+    **Arguments:** `counted`: the data with limits, angles, and robust-loss weights, which the table lacks.
     """
-    found: dict[Key, float] = {}
+    errors_by_key: dict[Key, float] = {}
     for role, data in counted.items():
-        at, rows = data.valid & data.scored, predictions.rows_of(role) & predictions.scored
-        if at.sum() != rows.sum():  # The table is of other data.
+        mask, rows = data.valid & data.scored, predictions.rows_of(role) & predictions.scored
+        if mask.sum() != rows.sum():  # The table is from different data.
             continue
         predicted = np.full(data.ys.shape, np.nan)
-        predicted[at] = predictions.predicted[rows]
+        predicted[mask] = predictions.predicted[rows]
         errors = trajectory_errors(Curves({role: data}, {}, at_rows={role: predicted}), role)
-        found |= {(role, name): error for name, error in zip(data.trajectories, errors, strict=True)}
-    return found
+        errors_by_key |= {(role, name): error for name, error in zip(data.trajectories, errors, strict=True)}
+    return errors_by_key
 
 
 def trajectories_of(predictions: Predictions, errors: Mapping[Key, float] = MappingProxyType({})) -> list[Trajectory]:
-    """All trajectories; rows of another split that follow on a trajectory join it. Segments have no curves yet.
+    """Builds all trajectories, joined with rows of other splits that continue them. Segments have no curves yet.
 
-    **Arguments:** `errors`: those of `score_records`; of others, all values of the table count as they are.
+    **Arguments:** `errors`: from `score_records`; missing ones are computed from the table's values.
     """
     starts, ends = predictions.starts.tolist(), predictions.ends.tolist()
     keys, plain = zip(predictions.roles, predictions.names, strict=True), predictions.errors().tolist()
-    known = [errors.get(key, error) for key, error in zip(keys, plain, strict=True)]
+    scores = [errors.get(key, error) for key, error in zip(keys, plain, strict=True)]
     ts, ys, us = predictions.ts, predictions.ys, predictions.us
-    segments = zip(predictions.roles, predictions.names, starts, ends, known, strict=True)
+    segments = zip(predictions.roles, predictions.names, starts, ends, scores, strict=True)
     return join_segments(
         (Segment(role, name, ts[begin:end], ys[begin:end], us[begin:end], error, None, place), True)
         for place, (role, name, begin, end, error) in enumerate(segments)
@@ -462,17 +467,22 @@ def save_curves(
     origin: Origin | None = None,
     errors: Mapping[Key, float] = MappingProxyType({}),
 ) -> None:
-    """Writes the curves of the wanted splits and trajectories, the field, and the errors of `score_records`; dated
-    curves at times since `origin`."""
+    """Writes the curves of the wanted splits and trajectories, the vector field, and the errors of `score_records`.
+
+    Curves of dated data are written at times since `origin`.
+    """
     arrays: dict[str, Any] = {}
     for role in dict.fromkeys(role for role, _ in errors):
-        own = {name: error for (other, name), error in errors.items() if other == role}
-        arrays |= {f"{role}/judged": np.array(list(own), dtype=str), f"{role}/errors": np.array(list(own.values()))}
+        role_errors = {name: error for (split, name), error in errors.items() if split == role}
+        arrays |= {
+            f"{role}/judged": np.array(list(role_errors), dtype=str),
+            f"{role}/errors": np.array(list(role_errors.values())),
+        }
     for role, data in curves.splits.items():
         rows = [i for i, name in enumerate(data.trajectories) if (role, name) in wanted]
         ts, ys = (part[rows] for part in curves.dense[role])
         marks = [curves.curve(role, row).events for row in rows]
-        times = [np.array([time for time, _ in each]) for each in marks]
+        times = [np.array([time for time, _ in events]) for events in marks]
         if origin is not None and data.dates is not None:
             ts = np.stack([origin.times_of(data, i, t) for i, t in zip(rows, ts, strict=True)]) if rows else ts
             times = [origin.times_of(data, i, t) for i, t in zip(rows, times, strict=True)]
@@ -484,9 +494,9 @@ def save_curves(
         if role in curves.dense_hidden:
             arrays[f"{role}/hidden"] = curves.dense_hidden[role][rows].astype(np.float32)
         if any(marks):
-            arrays[f"{role}/event counts"] = np.array([len(each) for each in marks])
+            arrays[f"{role}/event counts"] = np.array([len(events) for events in marks])
             arrays[f"{role}/event times"] = np.concatenate(times)
-            arrays[f"{role}/events"] = np.array([text for each in marks for _, text in each], dtype=str)
+            arrays[f"{role}/events"] = np.array([text for events in marks for _, text in events], dtype=str)
     arrays["hidden"] = np.array(curves.hidden, dtype=str)
     if slopes is not None:
         arrays |= {"points": phase_points(curves), "slopes": slopes}
@@ -498,7 +508,7 @@ def save_curves(
 
 @dataclass(frozen=True)
 class Kept:
-    """What `save_curves` has written: curves, names of hidden states, errors, and the vector field."""
+    """The content of a file of `save_curves`: curves, names of hidden states, errors, and the vector field."""
 
     curves: Mapping[Key, Curve]
     hidden: tuple[str, ...] = ()
@@ -507,14 +517,14 @@ class Kept:
 
 
 def load_curves(folder: Path) -> Kept:
-    """Reads what `save_curves` wrote; nothing if there is no such file, or if it is damaged."""
+    """Reads the file of `save_curves`; empty if it is missing or damaged."""
     try:
         # Read from memory, because NumPy leaves a damaged file open.
         with np.load(io.BytesIO((folder / CURVES_NAME).read_bytes()), allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, EOFError, BadZipFile):
         return Kept({})
-    found: dict[Key, Curve] = {}
+    curves: dict[Key, Curve] = {}
     for key in [key for key in arrays if key.endswith("/names")]:
         role = key.removesuffix("/names")
         lower, upper, hidden = (arrays.get(f"{role}/{part}") for part in ("lower", "upper", "hidden"))
@@ -522,7 +532,7 @@ def load_curves(folder: Path) -> Kept:
         instants, texts = (arrays.get(f"{role}/{part}", np.zeros(0)).tolist() for part in ("event times", "events"))
         marks = tuple(zip(instants, texts, strict=True))
         for i, name in enumerate(arrays[key]):
-            found[role, str(name)] = Curve(
+            curves[role, str(name)] = Curve(
                 arrays[f"{role}/ts"][i],
                 arrays[f"{role}/ys"][i],
                 None if lower is None or upper is None else (lower[i], upper[i]),
@@ -535,16 +545,16 @@ def load_curves(folder: Path) -> Kept:
         role = key.removesuffix("/judged")
         pairs = zip(arrays[key].tolist(), arrays.get(f"{role}/errors", np.zeros(0)).tolist(), strict=False)
         errors |= {(role, str(name)): float(error) for name, error in pairs}
-    return Kept(found, tuple(arrays.get("hidden", np.zeros(0)).tolist()), errors, field)
+    return Kept(curves, tuple(arrays.get("hidden", np.zeros(0)).tolist()), errors, field)
 
 
 def grid(points: Float[np.ndarray, "point 2"], slopes: Float[np.ndarray, "point 2"]) -> Field:
-    whole = points.reshape(SIDE, SIDE, 2)
-    return Field(whole[0, :, 0], whole[:, 0, 1], slopes.reshape(SIDE, SIDE, 2))
+    mesh = points.reshape(SIDE, SIDE, 2)
+    return Field(mesh[0, :, 0], mesh[:, 0, 1], slopes.reshape(SIDE, SIDE, 2))
 
 
 def field_of_model(path: Path, predictions: Predictions, extensions: Sequence[str]) -> Field | None:
-    """The vector field of a model file around the data; `None` unless there are two states, both of them measured."""
+    """Evaluates a model file's vector field around the data; `None` unless the model has two states, both measured."""
     from ..storage.model_file import load
 
     if len(predictions.states) != 2 or not path.is_file():

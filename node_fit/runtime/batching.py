@@ -1,4 +1,4 @@
-"""Loops under `jax.vmap` that are traced once, and not until it is known what of their state is batched."""
+"""Loops that `jax.vmap` traces only once."""
 
 from typing import TypeVar
 
@@ -10,13 +10,13 @@ State = TypeVar("State", bound=PyTree)
 
 
 def vary_together(state: State, like: Float[Array, "..."]) -> State:
-    """The state of a loop, of which every part depends on an array, though its value is the same.
+    """Makes every part of a loop's state depend on an array, without changing its value.
 
-    `jax.vmap` and `jax.jvp` trace a loop's body again and again until no more parts of its state turn out to be
-    batched, or to have a derivative; loops within loops multiply that. Where all parts are so at first, one trace is
-    enough: a decay of 31 rows with its equation, whose command mostly traces, takes 0.8 of the time.
+    `jax.vmap` and `jax.jvp` trace a loop's body repeatedly until no further parts of its state turn out to be batched,
+    or to have a derivative; nested loops multiply that. If all parts are from the beginning, one trace is enough: a
+    decay of 31 rows with its equation, whose command mostly traces, takes 0.8 of the time.
 
-    **Arguments:** `like`: what is batched, and has a derivative, wherever a part of the state will be.
+    **Arguments:** `like`: an array that is batched, and has a derivative, whenever a part of the state will.
     """
     total = jnp.sum(like)
     nothing = jnp.where(jnp.isfinite(total), total, 0) * 0

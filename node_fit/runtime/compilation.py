@@ -1,7 +1,7 @@
 """Programs compiled ahead of their first call, once per shape, and their cache between processes.
 
-JAX finds a program by a hash of its code, of the versions of JAX and XLA, of their flags, and of the device. For a CPU,
-that includes its kind and its whole instruction set, so machines may share a folder.
+JAX identifies a program by a hash of its code, of the versions of JAX and XLA, of their flags, and of the device. For a
+CPU, that includes its kind and its whole instruction set, so machines can share a folder.
 """
 
 import functools
@@ -32,31 +32,32 @@ RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
 
 # Linux limits the memory mappings of a process. A program takes hundreds, and XLA crashes when none are left.
 MAPPINGS, MOST_MAPPINGS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
-# A compiled program, which is called with arrays alone.
+# A compiled program, called with arrays only.
 Executable = Callable[..., PyTree]
 CROWDED = 0.5  # share of the mappings above which programs are freed
-# Programs that are compiled at the same time: more would need more memory, and a run has few.
+# Maximum number of simultaneous compilations: more would need more memory, and a run has few programs.
 AT_ONCE = 2
 # Options of `jax.jit`.
 CompilerOptions = dict[str, str | bool]
-# Fused kernels of many small sums take XLA twice as long to compile, and save nothing there.
+# XLA takes twice as long to compile fused kernels of many small sums, which save nothing.
 WITHOUT_FUSION_EMITTERS: CompilerOptions | None = (
     {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
 )
-# A third of the time to compile, and two to three times that to run.
+# A third of the compile time, but two to three times the run time.
 UNOPTIMISED: CompilerOptions = {"xla_backend_optimization_level": "0", **(WITHOUT_FUSION_EMITTERS or {})}
-# Numbers below which compiling a program takes longer than to run it a few times; half a dozen are read of each row and
-# state. Fused kernels made no step of training faster below 1,000 of them, and by a quarter at 5,000.
+# Number of inputs below which compiling a program takes longer than running it a few times, and below which fusion does
+# not pay; each row and state contributes about half a dozen. Fused kernels did not speed up training steps below 1,000
+# inputs, and did by a quarter at 5,000.
 FEW, FEW_TO_FUSE = 20_000, 2_000
 
 
 def options_for(numbers: int, repeats: int = 1) -> CompilerOptions | None:
-    """Compiler options of a program, which spend no time on making it fast where it has little to do.
+    """Returns the compiler options of a program; a small one is not optimised.
 
     **Arguments:**
 
-    - `numbers`: how many numbers it reads, those of a model apart.
-    - `repeats`: how often it works on all of them, in units of one prediction with its few calls.
+    - `numbers`: how many numbers it reads, except those of a model.
+    - `repeats`: number of passes over all of them, in units of one prediction with its few calls.
     """
     if jax.default_backend() != "cpu":
         return None
@@ -65,20 +66,20 @@ def options_for(numbers: int, repeats: int = 1) -> CompilerOptions | None:
     return WITHOUT_FUSION_EMITTERS if numbers <= FEW_TO_FUSE else None
 
 
-# Set in a process that ends soon, as a command does; a session may call a program any number of times.
+# Set in a short-lived process, such as a command; a session can call a program any number of times.
 ENDS_SOON = threading.Event()
 Program = TypeVar("Program", bound=Callable[..., PyTree])
 
 
 def jit_by_size(function: Program) -> Program:
-    """`eqx.filter_jit` of a function whose first argument is a model, by `options_for` in a command."""
+    """Applies `eqx.filter_jit` to a function of a model, with `options_for` in a command."""
     jitted: dict[bool, Callable[..., PyTree]] = {}
 
     @functools.wraps(function)
     def call(*arguments: PyTree) -> PyTree:
         leaves = [leaf for leaf in jax.tree.leaves(arguments) if eqx.is_array(leaf)]
         if any(isinstance(leaf, Tracer) for leaf in leaves):
-            return function(*arguments)  # Options are those of the program that it becomes a part of.
+            return function(*arguments)  # The enclosing program sets the options.
         options = options_for(count_numbers(arguments[1:])) if ENDS_SOON.is_set() else None
         if (few := options is not None) not in jitted:
             jitted[few] = eqx.filter_jit(function, compiler_options=options)  # pyright: ignore
@@ -88,7 +89,7 @@ def jit_by_size(function: Program) -> Program:
 
 
 def count_numbers(arguments: PyTree) -> int:
-    """The number of numbers in all arrays."""
+    """Counts the numbers in all arrays."""
     return sum(leaf.size for leaf in jax.tree.leaves(arguments) if eqx.is_array(leaf) or isinstance(leaf, np.ndarray))
 
 
@@ -124,9 +125,9 @@ def count_calls(into: Compilations):
 
 
 class Programs:
-    """Compiled executables, by what they were compiled for.
+    """Compiled executables by function, static parts and argument signature.
 
-    Calling an executable with other shapes, dtypes or placements is an error, never a silent second compilation.
+    Calling an executable with other shapes, dtypes or placements is an error, never a silent recompilation.
     Programs are traced one after another, and compiled in threads: XLA needs no Python.
     """
 
@@ -144,9 +145,9 @@ class Programs:
         axes: tuple[int | None, ...] | None = None,
         options: CompilerOptions | None = None,
     ) -> Executable:
-        """The executable of `function(static, *arguments)`; call it with `arguments` alone. Arguments as of `begin`.
+        """Returns the executable of `function(static, *arguments)`, called with `arguments` only; see `begin`.
 
-        **Raises:** what its compilation raises.
+        **Raises:** any exception of its compilation.
         """
         compiled = self.begin(function, static, arguments, count, check, axes, options)
         try:
@@ -165,18 +166,18 @@ class Programs:
         axes: tuple[int | None, ...] | None = None,
         options: CompilerOptions | None = None,
     ) -> Future[Executable]:
-        """Begins to compile `function(static, *arguments)`, and goes on at once.
+        """Starts compiling `function(static, *arguments)` in the background.
 
         **Arguments:**
 
         - `function`: a pure function, defined once in a module, since its identity is part of the key.
         - `static`: a pytree of hashable leaves that are not arrays.
         - `arguments`: pytrees of committed arrays.
-        - `count`: counts the compilation, if there is one.
-        - `check`: called with the shapes and dtypes of the result before the compilation; may raise.
+        - `count`: counts the compilation, if any.
+        - `check`: called with the shapes and dtypes of the result before the compilation; can raise.
         - `axes`: for each argument the axis over which the function is mapped, as `in_axes` of `jax.vmap`; not mapped
           if absent.
-        - `options`: of the compiler, as of `options_for`.
+        - `options`: compiler options, as from `options_for`.
         """
         key = (function, fingerprint_program(static), signature(arguments), axes, tuple((options or {}).items()))
         if key not in self._executables:
@@ -199,7 +200,7 @@ class Programs:
         return self._executables[key]
 
     def forget(self) -> None:
-        """Frees all programs that are not in use, including JAX's own; they are compiled again when needed."""
+        """Frees all unused programs, including JAX's own; they are compiled again when needed."""
         wait(self._executables.values())
         self._executables.clear()
         jax.clear_caches()
@@ -207,7 +208,7 @@ class Programs:
 
 
 def mappings() -> float:
-    """The share of its memory mappings that the process uses; 0 if the system does not report it."""
+    """Returns the share of its memory mappings that the process uses; 0 if the system does not report it."""
     try:
         with open(MAPPINGS, "rb") as lines:
             return sum(1 for _ in lines) / int(MOST_MAPPINGS.read_text())
@@ -221,7 +222,7 @@ def fingerprint_program(static: PyTree) -> Hashable:
 
 
 def signature(arguments: PyTree) -> Hashable:
-    """Structure, and each leaf's shape, dtype, weak type and placement."""
+    """Returns the structure, and each leaf's shape, dtype, weak type and placement."""
     leaves, structure = jax.tree.flatten(arguments)
     return structure, tuple((jax.typeof(x), x.sharding) for x in leaves), jax.config.jax_enable_x64
 
@@ -232,26 +233,25 @@ PROGRAMS = Programs()
 
 CACHE_LOG = logging.getLogger(__name__)
 
-# Room for about ten thousand programs [bytes].
+# Maximum cache size, enough for about ten thousand programs [bytes].
 LARGEST_CACHE = 2 << 30
-# The folder of our own inside a folder that the user names: files are removed there and nowhere else.
+# Name of node_fit's subfolder in the user's folder: files are removed there and nowhere else.
 OURS = "node_fit-programs"
-# How JAX ends the names of its files.
+# Suffixes of JAX's cache files.
 ENTRIES = ("-cache", "-atime")
 CACHE_WARNING = re.compile(r"Error (reading|writing) persistent compilation cache entry for '(.*?)': (.*)", re.DOTALL)
 
 
 def keep_programs(setting: str | Literal[False]) -> None:
-    """Tells JAX to keep compiled programs in a folder and to look there first, and that the process is a command; call
-    it before anything is compiled.
+    """Enables JAX's persistent compilation cache in a folder, and marks the process as a command.
 
-    JAX's own settings in the environment take precedence. A folder that can't be used causes a warning and never fails
-    the run.
+    Call it before anything is compiled. JAX's own settings in the environment take precedence. An unusable folder
+    causes a warning and never fails the run.
 
     **Arguments:**
 
     - `setting`: `auto` for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, the user's cache folder; a folder, in
-      which a folder of our own is made; or False for none.
+      which a subfolder is created; or False for none.
     """
     ENDS_SOON.set()
     if not isinstance(setting, str):
@@ -259,7 +259,7 @@ def keep_programs(setting: str | Literal[False]) -> None:
     if not jax.config.jax_enable_compilation_cache:
         return
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        # A small program takes fifteen times as long to compile as to load, and there are many of them.
+        # A small program takes fifteen times as long to compile as to load, and a run has many of them.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     if setting == "auto" and jax.config.jax_compilation_cache_dir is not None:
         return
@@ -280,7 +280,7 @@ def keep_programs(setting: str | Literal[False]) -> None:
 
 
 def user_folder() -> Path:
-    """The user's cache folder for programs, by the XDG Base Directory Specification."""
+    """Returns the user's cache folder for programs, following the XDG Base Directory Specification."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (given if given.is_absolute() else Path.home() / ".cache") / "node_fit" / "programs"
 
@@ -290,8 +290,8 @@ def prune(folder: Path, most: int) -> None:
 
     **Arguments:**
 
-    - `folder`: a folder of our own.
-    - `most`: size that may stay [bytes].
+    - `folder`: a subfolder of node_fit.
+    - `most`: maximum remaining size [bytes].
     """
     with os.scandir(folder) as entries:
         files = [(entry.stat(), entry.path) for entry in entries if is_program(entry)]

@@ -1,4 +1,4 @@
-"""What operating systems differ in: locks of files, and limits of a process's memory."""
+"""Functions that differ between operating systems: file locks, and limits of a process's memory."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-# Seconds between two tries to lock a file, where the system can't wait by itself.
+# Seconds between two attempts to lock a file, if the system can't wait by itself.
 RETRY_SECONDS = 0.05
 
 
@@ -25,7 +25,7 @@ def lock_file(file: IO[str], *, wait: bool) -> None:
 
 
 def lock_first_byte(file: IO[str], *, wait: bool) -> None:
-    """As `lock_file` on Windows, which locks bytes of a file.
+    """Locks a file on Windows, which locks bytes of a file; see `lock_file`.
 
     **Raises:** `OSError` if the system has no such locks either.
     """
@@ -44,7 +44,7 @@ def lock_first_byte(file: IO[str], *, wait: bool) -> None:
 
 
 def limit_of_memory() -> float | None:
-    """How much a process may map in all, as by `ulimit -v` [bytes]; None if nothing limits it, or nobody can tell."""
+    """Returns a process's limit of mapped memory, as from `ulimit -v` [bytes]; None if unlimited or unknown."""
     try:
         import resource
     except ImportError:
@@ -54,7 +54,7 @@ def limit_of_memory() -> float | None:
 
 
 def mapped_memory() -> float:
-    """How much this process maps already [bytes]; 0 where nobody can tell."""
+    """Returns the memory that this process maps [bytes]; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return float(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return 0.0

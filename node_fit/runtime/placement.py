@@ -1,4 +1,4 @@
-"""Where a run computes, and in which precision: dtype and device of its leaves, several processes, several devices."""
+"""Precision and placement of a run: dtype and device of its leaves, several processes, several devices."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, DTypeLike, PyTree
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike as ArrayLike  # What NumPy makes an array of.
+    from numpy.typing import ArrayLike as ArrayLike  # Anything that NumPy converts to an array.
 
     # An array on a device or on the host.
     AnyArray = Array | np.ndarray
@@ -31,9 +31,9 @@ DeviceName = Literal["auto", "cpu", "gpu"]
 
 @contextmanager
 def scope(precision: str, device: jax.Device | None = None) -> Generator[None]:  # pyright: ignore[reportInvalidTypeForm]
-    """The context in which arrays of this precision are made and used; leaves the process's own mode alone.
+    """Returns a context for arrays of this precision, without changing the process's own mode.
 
-    **Arguments:** `device`: where they are made, if not where JAX makes them anyway.
+    **Arguments:** `device`: the device of new arrays, if not JAX's default device.
     """
     if precision not in ("x32", "x64"):
         raise ValueError(f"precision must be x32 or x64, got {precision!r}.")
@@ -48,20 +48,20 @@ def scope(precision: str, device: jax.Device | None = None) -> Generator[None]: 
 
 
 def scope_of(tree: PyTree) -> AbstractContextManager[None]:
-    """The context for computations with a tree's arrays: their precision, and the device that holds them."""
+    """Returns a context for computations with a tree's arrays, with their precision and device."""
     placed = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Array) and not isinstance(leaf, Tracer)]
     mine = [device for leaf in placed[:1] for device in leaf.devices() if device.process_index == jax.process_index()]
     return scope(precision_of(tree), min(mine, key=lambda device: device.id) if mine else None)
 
 
 def default_device() -> jax.Device:  # pyright: ignore[reportInvalidTypeForm]
-    """Where JAX makes arrays."""
+    """Returns the device on which JAX makes arrays."""
     given: object = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
     return given if isinstance(given, jax.Device) else jax.local_devices()[0]
 
 
 def ambient() -> Precision:
-    """The precision that the process currently uses."""
+    """Returns the precision that the process currently uses."""
     return "x64" if jax.config.jax_enable_x64 else "x32"
 
 
@@ -71,7 +71,7 @@ def dtype_of(precision: str) -> np.dtype:
 
 
 def precision_of(tree: PyTree) -> Precision:
-    """The precision of a tree's floating arrays.
+    """Returns the precision of a tree's floating arrays.
 
     **Raises:** `ValueError` that names the leaves if float32 and float64 are mixed.
     """
@@ -80,19 +80,19 @@ def precision_of(tree: PyTree) -> Precision:
     kinds = {dtype for _, dtype in floats}
     if len(kinds) > 1:
         first = {dtype: path for path, dtype in reversed(floats)}
-        found = ", ".join(f"{path} is {dtype}" for dtype, path in first.items())
-        raise ValueError(f"all floating arrays of a model must have one dtype, but {found}; cast them to one.")
+        described = ", ".join(f"{path} is {dtype}" for dtype, path in first.items())
+        raise ValueError(f"all floating arrays of a model must have one dtype, but {described}; cast them to one.")
     return "x64" if kinds == {np.dtype(np.float64)} else "x32"
 
 
 def find_device(name: str) -> jax.Device:  # pyright: ignore[reportInvalidTypeForm]
-    """The device that a run uses.
+    """Returns the device that a run uses.
 
     **Arguments:**
 
     - `name`: `cpu`, `gpu`, or `auto` for the first that JAX finds.
 
-    **Raises:** `ValueError` if there is no such device.
+    **Raises:** `ValueError` if no such device exists.
     """
     if name not in ("auto", "cpu", "gpu"):
         raise ValueError(f"device must be auto, cpu or gpu, got {name!r}.")
@@ -109,7 +109,7 @@ def find_device(name: str) -> jax.Device:  # pyright: ignore[reportInvalidTypeFo
 
 
 def numbers_as_arrays(tree: PyTree) -> PyTree:
-    """`tree` with Python floats as arrays, so that a compiled program takes them as arguments."""
+    """Converts Python floats of `tree` to arrays, so that a compiled program takes them as arguments."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, tree)
 
 
@@ -124,10 +124,10 @@ def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | NamedSharding | N
 
     - `tree`: any pytree; leaves that are not JAX or NumPy arrays pass unchanged.
     - `dtype`: float32 or float64, for the floating leaves.
-    - `device`: where the leaves go; the device of the `scope` if absent.
+    - `device`: the device of the leaves; that of the `scope` if absent.
     """
     copied = cast(tree, dtype)
-    # All at once, in a fraction of the time of one after the other.
+    # A single transfer is several times faster than one per leaf.
     placed = jax.device_put(eqx.filter(copied, is_array), device or default_device())
     return eqx.combine(placed, copied)
 
@@ -153,7 +153,7 @@ def is_key(leaf: Array | np.ndarray | np.generic) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-# Words in errors of communication between processes.
+# Words that identify communication errors between processes.
 COMMUNICATION = ("Gloo", "NCCL", "coordination service", "Connection closed by peer")
 
 
@@ -162,7 +162,7 @@ def join_processes_of(coordinator: str, processes: int | None = None, process: i
 
     **Arguments:**
 
-    - `coordinator`: host and port of the first process; `auto` if the environment says everything (Slurm, Open MPI).
+    - `coordinator`: host and port of the first process; `auto` if the environment defines everything (Slurm, Open MPI).
     - `processes`, `process`: number of processes, and index of this one, from 0.
 
     **Raises:** `ValueError` if they do not connect.
@@ -205,7 +205,7 @@ def to_host(tree: PyTree) -> PyTree:
 
 
 def broadcast_from_first(tree: PyTree) -> PyTree:
-    """The first process's arrays, in all processes."""
+    """Returns the first process's arrays in all processes."""
     if jax.process_count() == 1:
         return tree
     from jax.experimental.multihost_utils import broadcast_one_to_all
@@ -223,7 +223,7 @@ def any_process(flag: bool) -> bool:
 
 
 def explain_lost_process(error: Exception) -> str | None:
-    """The message for an error caused by the end of another process; None for other errors."""
+    """Returns a message for an error caused by the end of another process; None for other errors."""
     if not (jax.distributed.is_initialized() and any(word in str(error) for word in COMMUNICATION)):
         return None
     return (
@@ -256,12 +256,12 @@ class Placement:
 
     **Arguments:**
 
-    - `precision`: of floats.
+    - `precision`: the precision of floats.
     - `device`: `auto`, `cpu` or `gpu`.
     - `count`: number of devices; all available ones if None.
-    - `fewest`: members or trajectories that each device must get at least; fewer devices are used if there are fewer.
+    - `fewest`: minimum number of members or trajectories per device; fewer devices are used if necessary.
 
-    **Raises:** `ValueError` if there are not that many.
+    **Raises:** `ValueError` if fewer devices are available.
     """
 
     precision: Precision
@@ -283,7 +283,7 @@ class Placement:
         return there[:count]
 
     def among(self, length: int) -> "Placement":
-        """Uses as many of the devices as divide `length`; all of them if several processes share them."""
+        """Uses a number of devices that divides `length`; all of them if several processes share them."""
         if jax.process_count() > 1:
             return self
         most = min(len(self.devices), max(length // self.fewest, 1))
@@ -298,7 +298,7 @@ class Placement:
         return Mesh(np.array(self.devices), AXIS)
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """Puts a whole tree on every device."""
+        """Puts a full copy of a tree on every device."""
         return self.put(tree, PartitionSpec())
 
     def shard(self, tree: PyTree, axis: int = 0) -> PyTree:
@@ -324,7 +324,7 @@ class Placement:
         return mine[0]
 
     def scope(self) -> AbstractContextManager[None]:
-        """The context in which arrays of this precision are made on the first device of this process."""
+        """Returns a context that makes arrays of this precision on the first device of this process."""
         return scope(self.precision, self.own)
 
     def host(self, tree: PyTree) -> PyTree:
@@ -345,13 +345,13 @@ class Placement:
 
 
 SIZE = re.compile(r"allocat\w* ([\d.]+) ?(bytes|[KMGTPE]i?B)")
-# What the loader and Python say when the system gives no memory or no thread.
+# Messages of the loader and Python when the system denies memory or a thread.
 OF_SYSTEM = re.compile(r"failed to map segment|cannot allocate memory|can't start new thread", re.IGNORECASE)
 BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def explain_memory(error: Exception) -> str | None:
-    """The message for an error that means that memory has run out; None for other errors.
+    """Returns a message for an out-of-memory error; None for other errors.
 
     **Arguments:**
 
@@ -364,8 +364,8 @@ def explain_memory(error: Exception) -> str | None:
     of_system = isinstance(error, (ImportError, RuntimeError)) and OF_SYSTEM.search(text)
     if not of_device and not of_system and not isinstance(error, MemoryError):
         return None
-    found = SIZE.search(text)
-    asked = f": {readable(float(found[1]), found[2])} were requested at once" if found else ""
+    match = SIZE.search(text)
+    asked = f": {readable(float(match[1]), match[2])} were requested at once" if match else ""
     return (
         f"out of memory{asked}; lower training.batch_size (with optimizer=adam), training.window or field.width, or "
         "fit fewer trajectories at a time."
@@ -373,7 +373,7 @@ def explain_memory(error: Exception) -> str | None:
 
 
 def readable(number: float, unit: str) -> str:
-    """A size with a suitable prefix."""
+    """Formats a size with a suitable prefix."""
     if unit != "bytes":
         return f"{number:g} {unit}"
     power = 0

@@ -1,4 +1,4 @@
-"""What files say: numbers and YAML of strangers, the version that wrote them, and short names of classes."""
+"""Parsing of files: untrusted numbers and YAML, the version that wrote a file, and short names of classes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import yaml
 
 __version__ = "0.2.0"
-# A JSON object; what is in it is checked where it is read.
+# A JSON object; its content is checked on reading.
 Json = dict[str, Any]
 Class = TypeVar("Class", bound=type)
 # A name is permanent: files of every version contain it.
@@ -14,17 +14,17 @@ CLASSES: dict[str, type] = {}
 
 
 def is_json(value: object) -> TypeGuard[Json]:
-    """Whether a value that was read from JSON or YAML is an object."""
+    """Whether a value from JSON or YAML is an object."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
-    """Whether a value that was read from JSON or YAML is a list."""
+    """Whether a value from JSON or YAML is a list."""
     return isinstance(value, list)
 
 
 def parse_number(text: str) -> float:
-    """A number that is written as text.
+    """Parses a number from text.
 
     **Raises:** `ValueError` if it is not one, or has underscores: Python reads `0_5` as 5.
     """
@@ -33,16 +33,16 @@ def parse_number(text: str) -> float:
     return float(text)
 
 
-# libYAML's loaders, where PyYAML has them, are ten times as fast.
+# libYAML's loaders, if PyYAML has them, are ten times as fast.
 FAST_LOADER: type[yaml.BaseLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# No file that node_fit reads nests its YAML deeper.
+# Maximum nesting depth of YAML files; those of node_fit are never deeper.
 MAX_YAML_DEPTH = 50
-# Of a value: YAML reads one such as 1:59:59 as a number to base 60, in a time that grows with the square of its length.
+# Maximum length of a value. YAML parses 1:59:59 as a base-60 number in a time quadratic in its length.
 MAX_YAML_VALUE = 10_000
 
 
 def check_yaml(text: str) -> None:
-    """Refuses YAML whose reading may never end: a few aliases stand for gigabytes, and each level is a call.
+    """Rejects YAML that can take forever to read: a few aliases can expand to gigabytes, and each level is a call.
 
     **Raises:** `ValueError`, or `yaml.YAMLError` if it is not YAML.
     """
@@ -58,7 +58,7 @@ def check_yaml(text: str) -> None:
 
 
 def parse_plain_yaml(text: str) -> object:
-    """YAML as mappings, lists and text: a long number or a date is never computed.
+    """Parses YAML to mappings, lists and text; long numbers and dates are never evaluated.
 
     **Raises:** `ValueError` as `check_yaml`, or for a key that a mapping has twice; `yaml.YAMLError`.
     """
@@ -73,7 +73,7 @@ else:
 
 
 class PlainLoader(TextLoader):
-    """YAML's values as text, without repeated keys, of which the last would win."""
+    """A YAML loader that keeps values as text and rejects repeated keys, since the last one would win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()
@@ -100,5 +100,5 @@ def stored_as(name: str) -> Callable[[Class], Class]:
 
 
 def stored_name(cls: type) -> str | None:
-    """The name of a class in files; None if it has none."""
+    """Returns the name of a class in files; None if it has none."""
     return next((name for name, known in CLASSES.items() if known is cls), None)

@@ -1,4 +1,4 @@
-"""Arguments: a wrong one gets a sentence that says what to pass, and some may be given before the others."""
+"""Validation of arguments, with errors that describe the accepted values, and partial application of model parts."""
 
 import dataclasses
 import difflib
@@ -43,16 +43,16 @@ HINT_WORDS: dict[object, str] = {
 Chosen = TypeVar("Chosen")
 Function = TypeVar("Function", bound=Callable[..., object])
 Made = TypeVar("Made")
-# Arguments of the parts of a model that the data give, and `fit` passes.
+# Arguments of model parts that the data determine, and `fit` passes.
 FROM_DATA = ("system", "batch", "states", "inputs", "key")
 
 
-# The longest name of a file or folder, and the longest path, on Linux.
+# Maximum length of a file or folder name, and of a path, on Linux.
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095
 
 
 def check_path(path: str | Path) -> None:
-    """Refuses a path that no system takes.
+    """Rejects a path that no system accepts.
 
     **Raises:** `ValueError`.
     """
@@ -68,9 +68,9 @@ def check_path(path: str | Path) -> None:
 
 
 def check_argument(name: str, value: object, hint: object, text: str | None = None) -> None:
-    """Refuses a value that is not of its type hint.
+    """Rejects a value that does not match its type hint.
 
-    **Arguments:** `text`: what to pass, in words; by default from the hint.
+    **Arguments:** `text`: a description of accepted values; by default from the hint.
 
     **Raises:** `ValueError`: `NAME must be TEXT, got VALUE.`
     """
@@ -81,7 +81,7 @@ def check_argument(name: str, value: object, hint: object, text: str | None = No
 def check_fields(owner: object, texts: Mapping[str, str] = types.MappingProxyType({})) -> None:
     """Checks the fields of a dataclass or module; see `check_argument`.
 
-    **Arguments:** `texts`: what to pass, by the name of the field.
+    **Arguments:** `texts`: descriptions of accepted values by field name.
     """
     for name, hint in parameter_hints(type(owner)).items():
         if hasattr(owner, name):
@@ -96,7 +96,7 @@ def checks_arguments(function: Function) -> Function:
     def wrapper(*args: object, **kwargs: object) -> object:
         try:
             given = signature.bind(*args, **kwargs).arguments
-        except TypeError:  # The call itself says it better.
+        except TypeError:  # The call itself raises a better error.
             given: dict[str, object] = {}
         for name, value in given.items():
             if name in parameter_hints(function):
@@ -108,15 +108,15 @@ def checks_arguments(function: Function) -> Function:
 
 @functools.cache
 def parameter_hints(target: object) -> dict[str, object]:
-    """The type hints of a class or function; none if one can't be evaluated."""
+    """Returns the type hints of a class or function; none if one can't be evaluated."""
     try:
         return get_type_hints(target)
-    except Exception:  # A hint in quotes may need an import that is for type checkers alone.
+    except Exception:  # A quoted hint can need an import that is for type checkers only.
         return {}
 
 
 def matches(value: object, hint: object) -> bool:
-    """Whether a value is of a type hint. Numbers may be of NumPy or JAX; shapes of arrays are not checked."""
+    """Whether a value matches a type hint. Numbers can be of NumPy or JAX; shapes of arrays are not checked."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     flag, text = isinstance(value, bool | np.bool), isinstance(value, str)
     if kind is Any:
@@ -134,7 +134,7 @@ def matches(value: object, hint: object) -> bool:
     if kind in LISTS:
         items = inner[:1] if kind is not tuple or inner[-1:] == (...,) else ()
         parts = value if is_sequence(value) else ()
-        return isinstance(value, kind) and not text and all(matches(each, hint) for hint in items for each in parts)
+        return isinstance(value, kind) and not text and all(matches(item, hint) for hint in items for item in parts)
     if is_array_class(kind):
         return hasattr(value, "dtype")
     if getattr(kind, "_is_protocol", False) or not is_class(kind):
@@ -163,14 +163,14 @@ def is_list_or_tuple(value: object) -> TypeGuard[list[object] | tuple[object, ..
 
 
 def members(hint: object) -> tuple[object, ...]:
-    """The members of a union; of any other hint, itself."""
+    """Returns the members of a union; for any other hint, the hint itself."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def describe_hint(hint: object, words: Mapping[object, str] = HINT_WORDS) -> str:
     """Describes a type hint in words.
 
-    **Arguments:** `words`: for types that have a word of their own.
+    **Arguments:** `words`: words for special types.
     """
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, types.UnionType):
@@ -189,21 +189,21 @@ def describe_hint(hint: object, words: Mapping[object, str] = HINT_WORDS) -> str
 
 
 def nearest_choice(name: str, known: Collection[str]) -> str:
-    """The end of a sentence that names the nearest of the known names, if one is near."""
+    """Returns the end of a sentence that suggests the nearest known name, if one is near."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else "."
 
 
 def check_choice(key: str, name: object, known: Collection[str]) -> None:
-    """Refuses a name that is not known."""
+    """Rejects an unknown name."""
     if isinstance(name, str) and name not in known:
         raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{nearest_choice(name, known)}")
 
 
 def by_name(key: str, given: Chosen | str, known: Mapping[str, Chosen]) -> Chosen:
-    """The part of a model with this name, or what was given if it is no name.
+    """Converts a name to its part of a model; returns any other value unchanged.
 
-    **Raises:** `ValueError` if there is no such part, or it needs more than its name.
+    **Raises:** `ValueError` if no such part exists, or it needs more than its name.
     """
     if not isinstance(given, str):
         return given
@@ -215,15 +215,15 @@ def by_name(key: str, given: Chosen | str, known: Mapping[str, Chosen]) -> Chose
     return known[given]
 
 
-@dataclass_transform(field_specifiers=(dataclasses.field, eqx.field))  # as the class of Equinox's modules says
+@dataclass_transform(field_specifiers=(dataclasses.field, eqx.field))  # as for the metaclass of Equinox
 class Part(type(eqx.Module)):
-    """The class of the classes of a model's parts: a call that leaves out what the data give makes a partial.
+    """The metaclass of a model's parts: a call without the arguments that the data determine makes a partial.
 
     `Known(equations=..., constants=...)` is `functools.partial(Known, equations=..., constants=...)`, which `fit` calls
-    with the system and a key. The names of arguments are checked at once.
+    with the system and a key. Argument names are checked immediately.
     """
 
-    # A partial passes for the part that it makes, as no hint can say which of the two a call returns.
+    # The hint treats a partial as the part that it makes, as no hint can distinguish the two.
     def __call__(cls: type[Made], *args: object, **kwargs: object) -> Made:
         if args:
             return super().__call__(*args, **kwargs)
@@ -241,9 +241,9 @@ class Part(type(eqx.Module)):
 
 
 def says_where(elsewhere: Callable[[str], str | None] = lambda name: None, **renamed: str) -> Callable[[Made], Made]:
-    """Makes calls of a function or a class with an unknown keyword argument say where that belongs.
+    """Adds to errors for unknown keyword arguments of a function or class where those belong.
 
-    **Arguments:** `elsewhere`: as of `check_keywords`. `renamed`: what arguments of earlier versions are called now.
+    **Arguments:** `elsewhere`: as in `check_keywords`. `renamed`: current names of arguments of earlier versions.
     """
 
     def place(name: str) -> str | None:
@@ -261,7 +261,7 @@ def says_where(elsewhere: Callable[[str], str | None] = lambda name: None, **ren
 
         if not is_class:
             return cast(Made, wrapper)
-        setattr(target, "__init__", wrapper)  # noqa: B010  # A class is one still, as `isinstance` and editors see it.
+        setattr(target, "__init__", wrapper)  # noqa: B010  # Keeps a class for `isinstance` and editors.
         return target
 
     return decorate
@@ -277,14 +277,14 @@ def check_keywords(
     signature: inspect.Signature,
     elsewhere: Callable[[str], str | None] | None = None,
 ) -> None:
-    """Refuses keyword arguments that a function does not have.
+    """Rejects keyword arguments that a function does not have.
 
-    **Arguments:** `elsewhere`: where an argument of that name belongs, in words, or None.
+    **Arguments:** `elsewhere`: returns a description of where an argument of that name belongs, or None.
 
-    **Raises:** `TypeError` that names where it belongs, or the nearest argument.
+    **Raises:** `TypeError` that names that place, or the nearest argument.
     """
     known = signature.parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
         return
     for name in given:
         if name not in known:

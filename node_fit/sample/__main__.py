@@ -43,7 +43,7 @@ PETAB_SUFFIXES = (".yaml", ".yml")
 
 
 def main() -> None:
-    """Parses the command line, and writes the draws and what they say."""
+    """Parses the command line, and writes the draws and their summary."""
     parser = argparse.ArgumentParser(
         prog="python -m node_fit.sample",
         description="Draw from the posterior of a fit by the No-U-Turn Sampler. Writes posterior.parquet, with a row "
@@ -57,15 +57,15 @@ def main() -> None:
     parser.add_argument("--acceptance", type=float, default=0.8, help="the share of steps to accept")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="the folder to write; by default that of the run")
-    given = parser.parse_args()
-    out = given.out or (given.run if given.run.is_dir() else given.run.parent)
-    settings = {key: getattr(given, key) for key in ("draws", "chains", "warmup", "acceptance", "seed")}
+    options = parser.parse_args()
+    out = options.out or (options.run if options.run.is_dir() else options.run.parent)
+    settings = {key: getattr(options, key) for key in ("draws", "chains", "warmup", "acceptance", "seed")}
     console = make_console()
     say = functools.partial(console.print, soft_wrap=True, markup=False)
     try:
         with Display(console) as display, Interruption(say, lambda: say("stopped by SIGINT; no draws were written")):
             check_settings(**settings)
-            posterior = draw_posterior(given.run, settings, display.say)
+            posterior = draw_posterior(options.run, settings, display.say)
             out.mkdir(parents=True, exist_ok=True)
             posterior.save(out / DRAWS_FILE)
             write_file(out / POSTERIOR_FILE, json.dumps(summarise_posterior(posterior), indent=2).encode())
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def draw_posterior(run: Path, settings: Json, tell: Callable[[str], None]) -> Posterior:
-    """Draws from the posterior of a run directory's fit, or of a PEtab problem; `tell` is told of each stage."""
+    """Draws from the posterior of a run directory's fit, or of a PEtab problem; `tell` is called for each stage."""
     if run.suffix in PETAB_SUFFIXES:
         return sample(read_petab(run), **settings, tell=tell)
     return sample_run(run, settings, tell)
@@ -89,7 +89,7 @@ def draw_posterior(run: Path, settings: Json, tell: Callable[[str], None]) -> Po
 def sample_run(run: Path, settings: Json, tell: Callable[[str], None]) -> Posterior:
     """Draws from the posterior of the fit of a run directory.
 
-    **Raises:** `ValueError` or `OSError` with a sentence.
+    **Raises:** `ValueError` or `OSError` with a sentence as its message.
     """
     if not (run / CONFIG).is_file():
         raise FileNotFoundError(
@@ -105,7 +105,7 @@ def sample_run(run: Path, settings: Json, tell: Callable[[str], None]) -> Poster
 
 
 def reopen_fit(run: Path, config: DictConfig) -> Fit | PopulationFit:
-    """The fit of a run, of its model, config and data; a population is fitted again, which takes as long.
+    """Restores the fit of a run from its model, config and data; a population is fitted again.
 
     **Raises:** `ValueError` if the data are no longer those of the run.
     """
@@ -138,20 +138,20 @@ def reopen_fit(run: Path, config: DictConfig) -> Fit | PopulationFit:
 
 
 def check_record(run: Path, splits: Splits) -> None:
-    """Refuses other data than those that a run was fitted to."""
+    """Rejects data other than those that a run was fitted to."""
     if not RunDirectory(run).was_fitted_to(splits.train):
         raise ValueError(f"what data.path of {run / CONFIG} names is not what the model was fitted to, by its record.")
 
 
 def chosen_ridge(summary: Json) -> float:
-    """The weight of the prior that a run has chosen; 0 if it has chosen none."""
+    """Returns the prior weight that a run has chosen; 0 if it has chosen none."""
     choices = summary.get("choices")
     choice = choices.get("penalty.ridge") if is_json(choices) else None
     return float(str(choice["value"])) if is_json(choice) else 0.0
 
 
 def summarise_posterior(posterior: Posterior) -> Json:
-    """What draws say, for JSON; None for a number that is not finite."""
+    """Summarises draws for JSON; non-finite numbers become None."""
 
     def jsonable(value: float) -> float | None:
         return value if math.isfinite(value) else None

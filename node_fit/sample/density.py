@@ -1,4 +1,4 @@
-"""The posterior density of a fit in unconstrained coordinates, as a function that JAX traces."""
+"""The posterior density of a fit in unconstrained coordinates, as a traceable JAX function."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,26 +25,26 @@ from ..uncertainty.linearization import Evidence, Information, Place, Unsure
 
 Vector = Float[Array, " parameter"]
 Host = Float[np.ndarray, "..."]
-# Derivatives of fewer parameters are taken forward, by the solver's sensitivities.
+# Maximum number of parameters for forward-mode derivatives from the solver's sensitivities.
 MAX_FORWARD = 64
-# Draws may lie so many standard errors from the fit, where held steps meet the tolerance.
+# Standard errors from the fit within which held steps meet the tolerance.
 REFINED_REACH = 3.0
-# The search for the mode of a PEtab problem begins no nearer to a bound than this share of their distance.
+# Minimum distance of a PEtab problem's initial guess from its bounds, as a share of their distance.
 NEAREST_SHARE = 0.05
-# What the search takes for minus the logarithm of a density where a solve fails.
+# Negative log density that the search uses for a failed solve.
 FAILED = 1e10
 
 
 class Density(NamedTuple):
-    """A posterior density in coordinates in which it is about a standard normal one.
+    """A posterior density in coordinates in which it is approximately standard normal.
 
     - `log`: the logarithm of the density at a vector of coordinates, up to a constant; traced, with its gradient.
     - `size`: the number of coordinates.
-    - `parameters`: the parameters of an array of coordinates, shape `(..., size)`, on the host.
-    - `values`: the constants by name, in the user's units, from an array of parameters.
+    - `parameters`: returns the parameters for an array of coordinates, shape `(..., size)`, on the host.
+    - `values`: returns the constants by name, in the user's units, from an array of parameters.
     - `prior`: the prior in words.
-    - `on_cores`: whether each chain runs on a core of its own, since a batch of adaptive simulations takes as many
-      steps as the one with the most.
+    - `on_cores`: whether each chain runs on its own core; in a batch, all adaptive simulations would take the steps of
+      the slowest one.
     """
 
     log: Callable[[Vector], Float[Array, ""]]
@@ -59,8 +59,8 @@ class Density(NamedTuple):
 class ConstantPrior:
     """A prior density of a constant, in the user's units.
 
-    **Arguments:** `kind`: `normal`, `lognormal` or `uniform`. `first`, `second`: mean and standard deviation, of the
-    logarithm for `lognormal`; or the ends.
+    **Arguments:** `kind`: `normal`, `lognormal` or `uniform`. `first`, `second`: mean and standard deviation (of the
+    logarithm for `lognormal`), or lower and upper bound.
     """
 
     kind: str
@@ -77,36 +77,36 @@ class ConstantPrior:
 
 
 def read_priors(given: Mapping[str, Sequence[object]] | None, names: Sequence[str]) -> dict[str, ConstantPrior]:
-    """Priors by constant, from `{"k": ("lognormal", -1.0, 0.5)}`.
+    """Reads priors by constant, from `{"k": ("lognormal", -1.0, 0.5)}`.
 
-    **Raises:** `ValueError` that names the entry, the rule and what to write.
+    **Raises:** `ValueError` that names the entry, the rule and valid alternatives.
     """
-    found: dict[str, ConstantPrior] = {}
+    priors: dict[str, ConstantPrior] = {}
     for name, entry in (given or {}).items():
         if name not in names:
             raise ValueError(f"prior names {name!r}, which is no constant of the fit; they are {', '.join(names)}.")
         match list(entry) if is_sequence(entry) else []:
             case ["uniform", float() | int() as lower, float() | int() as upper] if lower < upper:
-                found[name] = ConstantPrior("uniform", float(lower), float(upper))
+                priors[name] = ConstantPrior("uniform", float(lower), float(upper))
             case [("normal" | "lognormal") as kind, float() | int() as mean, float() | int() as sd] if sd > 0:
-                found[name] = ConstantPrior(str(kind), float(mean), float(sd))
+                priors[name] = ConstantPrior(str(kind), float(mean), float(sd))
             case _:
                 raise ValueError(
                     f"prior of {name!r} must be ('normal', mean, sd), ('lognormal', mean of the logarithm, sd) or "
                     f"('uniform', lower, upper), got {entry!r:.80}."
                 )
-    return found
+    return priors
 
 
 def density_of_fit(evidence: Evidence, given: Mapping[str, Sequence[object]] | None) -> Density:
-    """The posterior of all trained parameters of a fit.
+    """Returns the posterior of all trained parameters of a fit.
 
-    The likelihood is that of the fit. Noise whose scale is neither given nor a constant is integrated out, with a
-    density of one over it (Gelman et al., Bayesian Data Analysis, 2013, section 14.2). Constants have a flat prior in
-    the coordinates of the fit, which are logarithms of positive ones, or the prior that is given; weights have that of
-    the ridge.
+    The likelihood is that of the fit. A noise scale that is neither specified nor a constant is integrated out, with a
+    prior density of one over the scale (Gelman et al., Bayesian Data Analysis, 2013, section 14.2). Constants have the
+    requested prior, or a flat prior in the coordinates of the fit, which are logarithms for positive ones. Weights have
+    the prior of the ridge.
 
-    **Raises:** `Unsure` if the data leave directions open that no prior bounds.
+    **Raises:** `Unsure` if neither the data nor a prior determine some directions.
     """
     if evidence.spread is not None:
         raise Unsure(
@@ -134,13 +134,13 @@ def density_of_fit(evidence: Evidence, given: Mapping[str, Sequence[object]] | N
         return {place.name: from_line(x[..., place.index] * place.scale, place.bounds) for place in evidence.constants}
 
     flat = [place.name for place in evidence.constants if place.name not in priors]
-    said = [f"{name} {prior.kind}({prior.first:g}, {prior.second:g})" for name, prior in priors.items()]
-    said += [f"{', '.join(flat)} flat, positive ones in their logarithm"] if flat else []
-    return Density(log_of, len(evidence.x), parameters, constants, "; ".join(said))
+    descriptions = [f"{name} {prior.kind}({prior.first:g}, {prior.second:g})" for name, prior in priors.items()]
+    descriptions += [f"{', '.join(flat)} flat, positive ones in their logarithm"] if flat else []
+    return Density(log_of, len(evidence.x), parameters, constants, "; ".join(descriptions))
 
 
 def log_prior_of_constants(priors: Mapping[Place, ConstantPrior], x: Vector) -> Float[Array, ""]:
-    """The logarithm of the prior density of constants, by their coordinates in a flat vector of parameters."""
+    """Returns the log prior density of constants at their coordinates in a flat vector of parameters."""
     total = jnp.zeros((), x.dtype)
     for place, prior in priors.items():
         value = jnp.asarray(from_line(x[place.index] * place.scale, place.bounds))
@@ -149,7 +149,7 @@ def log_prior_of_constants(priors: Mapping[Place, ConstantPrior], x: Vector) -> 
 
 
 def log_posterior(evidence: Evidence, priors: Mapping[Place, ConstantPrior]) -> Callable[[Vector], Float[Array, ""]]:
-    """The logarithm of the posterior density of a flat vector of parameters."""
+    """Returns the log posterior density as a function of a flat vector of parameters."""
     stage, programs = evidence.stage, evidence.stage.programs
     model_static, stage_static = programs.static
     data = eqx.combine(programs.own, programs.shared)
@@ -167,12 +167,12 @@ def log_posterior(evidence: Evidence, priors: Mapping[Place, ConstantPrior]) -> 
         return -count / (2 * evidence.unit**2) * mean_square
 
     def look(x: Vector) -> tuple[Array, Array]:
-        """The density's logarithm and its gradient; minus infinity where a solve fails."""
-        found = squares.linearised(x)
-        mean_square = found.residuals @ found.residuals + x @ (found.prior * x)
-        by_square = 2 * (found.jacobian.T @ found.residuals + found.prior * x)
+        """Returns the log density and its gradient; minus infinity if a solve fails."""
+        linearization = squares.linearised(x)
+        mean_square = linearization.residuals @ linearization.residuals + x @ (linearization.prior * x)
+        by_square = 2 * (linearization.jacobian.T @ linearization.residuals + linearization.prior * x)
         value, factor = jax.value_and_grad(log_likelihood)(mean_square)
-        fails = (found.failed > 0) | ~jnp.isfinite(value) | ~jnp.isfinite(by_square).all()
+        fails = (linearization.failed > 0) | ~jnp.isfinite(value) | ~jnp.isfinite(by_square).all()
         return jnp.where(fails, -jnp.inf, value), jnp.where(fails, 0.0, factor * by_square)
 
     @jax.custom_vjp
@@ -190,9 +190,10 @@ def log_posterior(evidence: Evidence, priors: Mapping[Place, ConstantPrior]) -> 
 
 
 def density_of_problem(objective: Objective, x: Host) -> Density:
-    """The posterior of a PEtab problem's estimated parameters, with the priors of its table.
+    """Returns the posterior of a PEtab problem's estimated parameters, with the priors of its table.
 
-    A parameter without one is uniform between its bounds, on its scale; its coordinate is the logit of its place there.
+    A parameter without a prior is uniform between its bounds, on its scale. Its coordinate is the logit of its position
+    between the bounds.
 
     **Arguments:** `x`: the parameters near the optimum, on their scales.
     """
@@ -212,7 +213,7 @@ def density_of_problem(objective: Objective, x: Host) -> Density:
         center = find_mode(log_of_logits, np.log(shares / (1 - shares)))
     shares = 1 / (1 + np.exp(-center))
     slopes = width * shares * (1 - shares)
-    # The curvature of the coordinate's own density bounds what the data leave open.
+    # The curvature of the coordinates' own density bounds directions that the data leave open.
     information = objective.fisher_information(lower + width * shares) * np.outer(slopes, slopes)
     information += np.diag(2 * shares * (1 - shares))
     root = np.linalg.inv(np.linalg.cholesky(information)).T
@@ -224,11 +225,11 @@ def density_of_problem(objective: Objective, x: Host) -> Density:
         return lower + width / (1 + np.exp(-(center + coordinates @ root.T)))
 
     def values(x: Host) -> dict[str, Host]:
-        scales = [each.scale for each in objective.estimated]
+        scales = [parameter.scale for parameter in objective.estimated]
         with scope("x64"):
             return {
-                name: np.asarray(from_scale(jnp.asarray(x[..., at]), scale))
-                for at, (name, scale) in enumerate(zip(objective.names, scales, strict=True))
+                name: np.asarray(from_scale(jnp.asarray(x[..., index]), scale))
+                for index, (name, scale) in enumerate(zip(objective.names, scales, strict=True))
             }
 
     prior = "as in the problem's table; others uniform between their bounds"
@@ -236,7 +237,7 @@ def density_of_problem(objective: Objective, x: Host) -> Density:
 
 
 def find_mode(log: Callable[[Vector], Float[Array, ""]], start: Host) -> Host:
-    """Where a density is largest near a start, by BFGS: an optimum at a bound is no mode of unbounded coordinates."""
+    """Finds the mode of a density near a start by BFGS; an optimum at a bound is no mode in unbounded coordinates."""
     gradient = jax.jit(jax.value_and_grad(log))
 
     def falls(z: Host) -> tuple[float, Host]:

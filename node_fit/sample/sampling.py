@@ -1,4 +1,4 @@
-"""Draws from a posterior by the No-U-Turn Sampler, from the optimum, with the information there as mass matrix."""
+"""Posterior sampling with the No-U-Turn Sampler, from the optimum, with the information there as mass matrix."""
 
 import importlib
 import os
@@ -37,24 +37,24 @@ from .population import density_of_population
 if TYPE_CHECKING:
     import pandas
 
-# Chains that differ by less have come to one posterior, and fewer effective draws tell its quantiles badly (Vehtari et
-# al., Bayesian Analysis 16, 2021).
+# Maximum R-hat of converged chains, and minimum number of effective draws for reliable quantiles (Vehtari et al.,
+# Bayesian Analysis 16, 2021).
 LARGEST_RHAT, FEWEST_EFFECTIVE = 1.01, 400
-# Halvings of a chain's distance from the optimum until its density is finite.
+# Maximum number of halvings of a chain's distance from the optimum until its density is finite.
 MAX_HALVINGS = 6
-# Draws of which predictions are made, and the seed of their noise.
+# Maximum number of draws used for predictions, and the seed of their noise.
 MAX_PREDICTED, NOISE_SEED = 200, 0
-# Warm-up learns correlations, and not the widths alone, where it has so many steps for each coordinate: its first
-# windows have few draws.
+# Minimum number of warm-up steps per coordinate for a dense mass matrix instead of a diagonal one: the first windows of
+# the warm-up have few draws.
 STEPS_FOR_CORRELATIONS = 50
 KINDS_OF_FIT = "a fit, a population's or a PEtab fit, or a PEtab problem"
 NEEDS = 'sampling needs BlackJAX and ArviZ; install them with pip install "node-fit[sample]".'
 
 
 def import_arviz() -> PyTree:
-    """ArviZ, without what it says of its next version.
+    """Imports ArviZ without its warnings about its next version.
 
-    **Raises:** `ImportError` that says what to install.
+    **Raises:** `ImportError` that names the packages to install.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -69,10 +69,11 @@ class Posterior:
     """Draws from the posterior of a fit.
 
     - `constants`: the draws of each constant in the user's units, shape `(chain, draw)`; derived quantities follow.
-    - `parameters`: those of all parameters, shape `(chain, draw, parameter)`.
-    - `log_density`, `diverging`: of each draw, shape `(chain, draw)`.
-    - `prior`: in words. `seconds`: of warm-up and draws, with compiling; `sampling_seconds`: of the draws alone.
-    - `fit`: what was drawn from; None of a population or a PEtab problem.
+    - `parameters`: the draws of all parameters, shape `(chain, draw, parameter)`.
+    - `log_density`, `diverging`: log density of each draw, and whether it diverged, shape `(chain, draw)`.
+    - `prior`: the prior in words. `seconds`: duration of compilation, warm-up and draws; `sampling_seconds`: of the
+      draws alone.
+    - `fit`: the sampled fit; None for a population or a PEtab problem.
     """
 
     constants: Mapping[str, Float[np.ndarray, "chain draw"]]
@@ -86,13 +87,13 @@ class Posterior:
 
     @cached_property
     def rhat(self) -> dict[str, float]:
-        """How much chains differ, by constant: about 1 if they do not (rank-normalised split R-hat)."""
+        """Rank-normalised split R-hat by constant; about 1 if the chains agree."""
         arviz = import_arviz()
         return {name: float(arviz.rhat(draws)) for name, draws in self.constants.items()}
 
     @cached_property
     def effective(self) -> dict[str, float]:
-        """The number of independent draws that tell as much, by constant: the less of the bulk's and of the tails'."""
+        """Effective sample size by constant: the lesser of those of the bulk and of the tails."""
         arviz = import_arviz()
         return {
             name: min(float(arviz.ess(draws, method="bulk")), float(arviz.ess(draws, method="tail")))
@@ -108,55 +109,57 @@ class Posterior:
 
     @property
     def sentence(self) -> str:
-        """What chains, effective draws and divergences say of the draws, and what to do if they are not enough."""
+        """Convergence diagnostics of the draws in words, with advice if they are insufficient."""
         chains, draws = map(int, self.log_density.shape)
         rhat = max(self.rhat, key=lambda name: self.rhat[name])
         few = min(self.effective, key=lambda name: self.effective[name])
         count = int(self.diverging.sum())
-        found = (
+        summary = (
             f"{chains} chains of {draws} draws: R-hat at most {self.rhat[rhat]:.3f} ({rhat}), at least "
             f"{self.effective[few]:.0f} effective draws ({few}), {count or 'no'} divergence{'' if count == 1 else 's'}"
         )
         if not self.rhat[rhat] <= LARGEST_RHAT:
-            return f"{found}; the chains do not agree, so do not use them: draw more, or give a prior."
+            return f"{summary}; the chains do not agree, so do not use them: draw more, or give a prior."
         if count:
-            return f"{found}; the posterior has corners that were left out: raise acceptance to 0.95, or give a prior."
+            return (
+                f"{summary}; the posterior has corners that were left out: raise acceptance to 0.95, or give a prior."
+            )
         if not self.effective[few] >= FEWEST_EFFECTIVE:
-            return f"{found}; ends of intervals are rough: draw more."
-        return f"{found}."
+            return f"{summary}; ends of intervals are rough: draw more."
+        return f"{summary}."
 
     def quantiles(self, levels: Sequence[float] = (0.025, 0.5, 0.975)) -> dict[str, tuple[float, ...]]:
-        """Quantiles of each constant."""
+        """Returns quantiles of each constant."""
         return {
             name: tuple(float(value) for value in np.quantile(draws, list(levels)))
             for name, draws in self.constants.items()
         }
 
     def to_frame(self) -> "pandas.DataFrame":
-        """A `pandas.DataFrame` with a row for each draw: chain, draw, constants, log density, divergence."""
+        """Returns a `pandas.DataFrame` with a row for each draw: chain, draw, constants, log density, divergence."""
         import pandas as pd
 
         chains, draws = map(int, self.log_density.shape)
         numbers = np.arange(chains * draws)
-        at: dict[str, np.ndarray] = {"chain": numbers // draws, "draw": numbers % draws}
+        places: dict[str, np.ndarray] = {"chain": numbers // draws, "draw": numbers % draws}
         constants = {name: values.reshape(-1) for name, values in self.constants.items()}
         last = {"log_density": self.log_density.reshape(-1), "diverging": self.diverging.reshape(-1)}
-        return pd.DataFrame(at | constants | last)
+        return pd.DataFrame(places | constants | last)
 
     def save(self, path: str | Path) -> None:
         """Writes the draws to a Parquet file."""
         self.to_frame().to_parquet(path)
 
     def to_arviz(self) -> PyTree:
-        """The draws as ArviZ's `InferenceData`."""
+        """Returns the draws as ArviZ's `InferenceData`."""
         arviz = import_arviz()
         stats = {"lp": self.log_density, "diverging": self.diverging}
         return arviz.from_dict(posterior=dict(self.constants), sample_stats=stats)
 
     def predict(self, data: Dataset, *, noise: bool = False, size: int = MAX_PREDICTED) -> Float[np.ndarray, "..."]:
-        """Simulated trajectories of evenly spaced draws, in the user's units.
+        """Simulates trajectories of evenly spaced draws, in the user's units.
 
-        **Arguments:** `noise`: whether that of measurements is added. `size`: the most draws.
+        **Arguments:** `noise`: whether to add measurement noise. `size`: maximum number of draws.
 
         **Returns:** shape `(draw, trajectory, time, state)`.
 
@@ -170,17 +173,17 @@ class Posterior:
         flat = self.parameters.reshape(-1, self.parameters.shape[2])
         chosen = flat[np.linspace(0, len(flat) - 1, min(size, len(flat))).astype(int)]
         information, rng = Information(self.fit.evidence), np.random.default_rng(NOISE_SEED)
-        found: list[np.ndarray] = []
+        trajectories: list[np.ndarray] = []
         for x in chosen:
             model = at(information, x)
             ys = model.predict(data)
-            found.append(draw_measurements(model, self.fit, information, data, ys, rng) if noise else ys)
-        return np.stack(found)
+            trajectories.append(draw_measurements(model, self.fit, information, data, ys, rng) if noise else ys)
+        return np.stack(trajectories)
 
     def bands(
         self, data: Dataset, level: float = 0.9, *, noise: bool = True
     ) -> tuple[Float[np.ndarray, "trajectory time state"], Float[np.ndarray, "trajectory time state"]]:
-        """The edges between which a share of the draws' trajectories lies, by default with measurement noise."""
+        """Returns the edges that enclose a share of the draws' trajectories, by default with measurement noise."""
         ys = self.predict(data, noise=noise)
         return np.nanquantile(ys, (1 - level) / 2, axis=0), np.nanquantile(ys, (1 + level) / 2, axis=0)
 
@@ -193,7 +196,7 @@ def draw_measurements(
     ys: Float[np.ndarray, "trajectory time state"],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """Predictions with draws of the noise: of the noise model, or normal ones on the scale of the fit."""
+    """Adds noise to predictions, drawn from the noise model or from a normal distribution on the scale of the fit."""
     loss, normal = fit.options.loss, rng.standard_normal(ys.shape)
     assert isinstance(loss, AbstractLikelihood)
     if model.noise is None or not (model.noise.has_formulas or loss.is_count):
@@ -223,7 +226,7 @@ def sample(
     seed: int = 0,
     tell: Callable[[str], None] = lambda stage: None,
 ) -> Posterior:
-    """Draws from the posterior of a fit by the No-U-Turn Sampler (Hoffman and Gelman, JMLR 15, 2014; BlackJAX).
+    """Draws from the posterior of a fit with the No-U-Turn Sampler (Hoffman and Gelman, JMLR 15, 2014; BlackJAX).
 
     ```python
     posterior = node_fit.sample(fit)
@@ -231,23 +234,23 @@ def sample(
     posterior.save("draws.parquet")
     ```
 
-    Chains begin around the optimum, in coordinates in which the information there is the identity.
+    Chains start around the optimum, in coordinates in which the information matrix there is the identity.
 
     **Arguments:**
 
-    - `fit`: of known or hybrid equations; or of a population, whose subjects' effects are drawn, too; or a PEtab fit,
-      or a PEtab problem with stored parameters.
+    - `fit`: a fit of known or hybrid equations; a fit of a population, whose subjects' effects are also drawn; a PEtab
+      fit; or a PEtab problem with stored parameters.
     - `draws`, `chains`, `warmup`: draws of each chain, chains, and steps before the draws that adapt the sampler.
-    - `acceptance`: the share of steps to accept; a higher one takes smaller steps.
-    - `prior`: of constants by name, such as `{"k": ("lognormal", -1.0, 0.5)}`, in the user's units; others are flat,
-      positive ones in their logarithm. A PEtab problem has priors of its own.
-    - `seed`: of the draws.
-    - `tell`: told of each stage, in words.
+    - `acceptance`: the target acceptance rate; a higher rate takes smaller steps.
+    - `prior`: priors of constants by name, such as `{"k": ("lognormal", -1.0, 0.5)}`, in the user's units; others are
+      flat, in their logarithm for positive ones. A PEtab problem has priors of its own.
+    - `seed`: seed of the draws.
+    - `tell`: called with a description of each stage.
 
     **Returns:** a `Posterior`.
 
-    **Raises:** `ValueError` if the fit has no likelihood, or the data leave a direction open; `ImportError` that says
-    what to install.
+    **Raises:** `ValueError` if the fit has no likelihood, or the data leave a direction open; `ImportError` that names
+    the packages to install.
     """
     check_settings(draws, chains, warmup, acceptance, seed)
     check_argument("fit", fit, Fit | PopulationFit | PEtabFit | Problem | Objective, KINDS_OF_FIT)
@@ -259,8 +262,8 @@ def sample(
     constants = density.values(parameters)
     if isinstance(fit, Fit):
         constants |= {
-            each.name: np.broadcast_to(np.asarray(each.of(constants)), constants_shape(constants))
-            for each in quantities(fit.options.derived, tuple(constants))
+            quantity.name: np.broadcast_to(np.asarray(quantity.of(constants)), constants_shape(constants))
+            for quantity in quantities(fit.options.derived, tuple(constants))
         }
     return Posterior(
         constants,
@@ -275,7 +278,7 @@ def sample(
 
 
 def check_settings(draws: int, chains: int, warmup: int, acceptance: float, seed: int) -> None:
-    """Refuses settings of `sample` that are out of range."""
+    """Rejects settings of `sample` that are out of range."""
     for name, value in (("draws", draws), ("chains", chains), ("warmup", warmup), ("seed", seed)):
         check_argument(name, value, int)
     if draws < 4 or chains < 2 or warmup < 20:
@@ -291,7 +294,7 @@ def constants_shape(constants: Mapping[str, np.ndarray]) -> tuple[int, ...]:
 def density_and_scope(
     fit: Fit | PopulationFit | PEtabFit | Problem | Objective, prior: Mapping[str, Sequence[object]] | None
 ) -> tuple[Density, AbstractContextManager[None]]:
-    """The posterior density, and the precision in which it is traced."""
+    """Returns the posterior density, and the precision in which it is traced."""
     if isinstance(fit, Fit):
         with scope_of(fit.evidence.model):
             return density_of_fit(fit.evidence, prior), scope_of(fit.evidence.model)
@@ -309,7 +312,7 @@ def density_and_scope(
 
 @dataclass(frozen=True)
 class Chains:
-    """What chains have drawn; arrays as of `Posterior`."""
+    """The draws of all chains; arrays as in `Posterior`."""
 
     coordinates: Float[np.ndarray, "chain draw coordinate"]
     log_density: Float[np.ndarray, "chain draw"]
@@ -327,7 +330,7 @@ def draw_chains(
     key: PRNGKeyArray,
     tell: Callable[[str], None],
 ) -> Chains:
-    """Adapts the sampler of each chain, and draws."""
+    """Adapts the sampler of each chain, and draws from it."""
     try:
         blackjax: PyTree = importlib.import_module("blackjax")
     except ImportError:
@@ -358,7 +361,7 @@ def draw_chains(
     run = map_chains(draw, jax.random.split(draw_key, chains), *adapted)
     tell(f"drawing {draws} times from each of {chains} chains")
     sampling = time.perf_counter()
-    positions, values, diverging = (np.asarray(each) for each in run())
+    positions, values, diverging = (np.asarray(array) for array in run())
     ended = time.perf_counter()
     return Chains(
         np.asarray(positions, np.float64),
@@ -370,15 +373,15 @@ def draw_chains(
 
 
 def map_in_batch(function: Callable[..., PyTree], *values: PyTree) -> Callable[[], PyTree]:
-    """A call of a function on all chains at once, compiled."""
+    """Compiles a function and returns a call that maps it over all chains in a batch."""
     jitted: PyTree = jax.jit(jax.vmap(function))
     program: PyTree = jitted.lower(*values).compile()
     return lambda: jax.block_until_ready(program(*values))
 
 
 def map_on_cores(function: Callable[..., PyTree], *values: PyTree) -> Callable[[], PyTree]:
-    """A call of a function on each chain by a thread of its own, as many at once as there are cores; compiled once."""
-    of_chains = [jax.tree.map(lambda leaf, at=at: leaf[at], values) for at in range(len(values[0]))]
+    """Compiles a function and returns a call that maps it over chains in threads, one per core."""
+    of_chains = [jax.tree.map(lambda leaf, index=index: leaf[index], values) for index in range(len(values[0]))]
     jitted: PyTree = jax.jit(function)
     program: PyTree = jitted.lower(*of_chains[0]).compile()
 
@@ -387,14 +390,14 @@ def map_on_cores(function: Callable[..., PyTree], *values: PyTree) -> Callable[[
 
     def call() -> PyTree:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            found = list(pool.map(call_on, of_chains))
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+            results = list(pool.map(call_on, of_chains))
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
     return call
 
 
 def nearer(log: PyTree, start: Array) -> Array:
-    """A start at which the density is finite, on the way from a drawn point to the optimum."""
+    """Moves a start towards the optimum until its density is finite."""
 
     def halve(_: int, point: Array) -> Array:
         return jnp.where(jnp.isfinite(log(point)), point, point / 2)

@@ -1,8 +1,8 @@
 """Exponential steps from row to row: exact for the linear part of a field, however fast or stiff it is.
 
-Of a record that is fast for its rows, a Runge-Kutta method takes many steps of each row, and an exponential one a
-single step. What is beside the linear part is taken by a method of the second order (ETD2RK: Cox and Matthews, J.
-Comput. Phys. 176, 2002, equation 22).
+If a record is fast relative to its rows, a Runge-Kutta method takes many steps per row, and an exponential method a
+single step. The nonlinear remainder is integrated with a second-order method (ETD2RK: Cox and Matthews, J. Comput.
+Phys. 176, 2002, equation 22).
 """
 
 from typing import NamedTuple
@@ -20,18 +20,20 @@ NEEDS_LINEAR_PART = (
     "solver.method=exponential steps exactly along the linear part of a field, and this field has none; use "
     "field=linear, field.linear=true of field=mlp, or solver.method=tsit5."
 )
-# Rows whose lengths differ by a smaller share are of one length; and by how often the spacing of floating-point numbers
-# the difference of two times may be off.
+# Relative difference below which rows have the same length, and maximum rounding error of the difference of two times,
+# in multiples of the spacing of floating-point numbers.
 SAME_LENGTH, TIME_ROUNDINGS = 1e-3, 2
 
 
-# Binary fractions of a row; the last is far below what a time is rounded by.
+# Binary fractions of a row; the last is far below the rounding error of a time.
 FRACTIONS = 2.0 ** np.arange(20)
 
 
 def passed_share(t: Float[Array, " trajectory"], interval: Interval) -> Float[Array, " trajectory"]:
-    """How far a time is from the row before an interval to the next: 0 and 1 near these, since late in a long record
-    times are rounded by more than the length of a row is."""
+    """Returns the position of a time between the row before an interval, 0, and the next row, 1.
+
+    It is rounded to 0 and 1 nearby, since late in a long record times have larger rounding errors than row lengths.
+    """
     length = jnp.where(interval.length > 0, interval.length, 1)
     share = (t - interval.row) / length
     near = SAME_LENGTH + TIME_ROUNDINGS * jnp.finfo(length.dtype).eps * jnp.abs(t) / length
@@ -46,8 +48,10 @@ class LinearParts(NamedTuple):
 
 
 class Propagator(NamedTuple):
-    """What a step of one length multiplies: states (`free`), what drives them over the step (`held`), and how that
-    changes over the step (`rising`)."""
+    """Matrices of a step of one length.
+
+    They multiply states (`free`), their drive (`held`), and its change over the step (`rising`).
+    """
 
     free: Float[Array, "*step state state"]
     held: Float[Array, "*step state drive"]
@@ -60,7 +64,7 @@ def can_step(field: VectorField) -> bool:
 
 
 def linear_parts(field: VectorField) -> LinearParts:
-    """The linear part of a field.
+    """Returns the linear part of a field.
 
     **Raises:** `ValueError` if it has none.
     """
@@ -73,17 +77,17 @@ def linear_parts(field: VectorField) -> LinearParts:
 
 
 def is_linear(field: VectorField) -> bool:
-    """Whether nothing is beside the linear part."""
+    """Whether the field consists only of its linear part."""
     return getattr(field, "linear_part", None) is field
 
 
 def propagate(parts: LinearParts, length: Float[Array, ""], *, linear: bool) -> Propagator:
-    """The propagators of steps of all binary fractions of a length, the whole first.
+    """Computes the propagators of steps of all binary fractions of a length, the whole length first.
 
-    The exponential of the augmented matrix (Van Loan, IEEE Trans. Automat. Control 23, 1978) less 1, of the smallest
-    fraction by its series, is doubled by `(1 + F)^2 - 1 = 2 F + F^2`, which loses no digits.
+    The exponential of the augmented matrix minus 1 (Van Loan, IEEE Trans. Automat. Control 23, 1978) is computed from
+    its series for the smallest fraction, and doubled with `(1 + F)^2 - 1 = 2 F + F^2`, which loses no digits.
 
-    **Arguments:** `linear`: whether only `[u, 1]` drives the states; else any rate of each may.
+    **Arguments:** `linear`: whether only `[u, 1]` drives the states; otherwise any rate of each state can.
     """
     states = parts.matrix.shape[0]
     into = parts.push if linear else jnp.eye(states, dtype=parts.matrix.dtype)
@@ -92,7 +96,7 @@ def propagate(parts: LinearParts, length: Float[Array, ""], *, linear: bool) -> 
     block = (
         block.at[:states, :states].set(parts.matrix * length).at[:states, states : states + width].set(into * length)
     )
-    # Of a drive that rises by one over the whole length.
+    # For a drive that rises by one over the whole length.
     block = block.at[states : states + width, states + width :].set(jnp.eye(width, dtype=into.dtype))
     small = block / float(FRACTIONS[-1])
     first = small + small @ small / 2 + small @ small @ small / 6
@@ -109,11 +113,11 @@ def propagate(parts: LinearParts, length: Float[Array, ""], *, linear: bool) -> 
 
 
 class ExponentialSteps:
-    """Steps through intervals between rows, most of which have the same length.
+    """Steps through intervals between rows; most intervals have the same length.
 
-    Where a solution is wanted between rows, binary fractions of that length make up the rest.
+    Shorter intervals, to times between rows, are composed of binary fractions of that length.
 
-    **Arguments:** `field`, `origin`: as of `row_by_row.first_front`. `longest`: the length of most of the intervals.
+    **Arguments:** `field`, `origin`: as in `row_by_row.first_front`. `longest`: the length of most of the intervals.
     """
 
     def __init__(self, field: VectorField, origin: Float[Array, " trajectory"], longest: Float[Array, ""]):
@@ -123,7 +127,7 @@ class ExponentialSteps:
         self.usual = jax.tree.map(lambda x: x[0], self.halves)
 
     def __call__(self, y: Float[Array, "trajectory state"], interval: Interval) -> Float[Array, "trajectory state"]:
-        """The states at the end of an interval."""
+        """Returns the states at the end of an interval."""
         before, after = passed_share(interval.begin, interval), passed_share(interval.end, interval)
         share, moves = (after - before) * interval.length / self.longest, interval.end > interval.begin
         is_usual = jnp.abs(share - 1) <= SAME_LENGTH
@@ -137,8 +141,8 @@ class ExponentialSteps:
             return jnp.where(is_usual[:, None], take_whole(y), self.take_fractions(y, us, share, interval))
 
         def take_any(y: Array) -> Array:
-            each = jax.vmap(lambda length: propagate(self.parts, length, linear=self.linear))
-            steps = jax.tree.map(lambda x: x[:, 0], each(jnp.where(moves, share, 1) * self.longest))
+            propagate_all = jax.vmap(lambda length: propagate(self.parts, length, linear=self.linear))
+            steps = jax.tree.map(lambda x: x[:, 0], propagate_all(jnp.where(moves, share, 1) * self.longest))
             return self.step(steps, y, us, interval)
 
         def take_other(y: Array) -> Array:
@@ -147,7 +151,7 @@ class ExponentialSteps:
         return jnp.where(moves[:, None], jax.lax.cond(are_whole, take_whole, take_other, y), y)
 
     def take_fractions(self, y: Array, us: tuple[Array, Array], share: Array, interval: Interval) -> Array:
-        """The states after a share of the usual length, which is at most 1."""
+        """Returns the states after a share, at most 1, of the usual length."""
         count = jnp.round(share * FRACTIONS[-1]).astype(jnp.int32)
         (begin, end), span = us, interval.end - interval.begin
 
@@ -184,9 +188,9 @@ class ExponentialSteps:
 
 
 def march_exponential(problem: InitialValueProblem, intervals: Intervals) -> RowMarch:
-    """Solves through all intervals between rows by one step of each; they estimate no error.
+    """Solves through all intervals between rows with one step per interval, without error estimates.
 
-    The field sees states beyond their bound as they are: what diverges becomes infinite.
+    The field is evaluated at states beyond their bound, so diverging solutions become infinite.
     """
     field, bound = problem.field, problem.bound
     step = ExponentialSteps(field, jnp.asarray(problem.origin), jnp.max(jnp.asarray(intervals.length)))
@@ -197,20 +201,20 @@ def march_exponential(problem: InitialValueProblem, intervals: Intervals) -> Row
         return after, after
 
     _, ys = jax.lax.scan(through, problem.y0, by_interval(intervals))
-    whole = jnp.swapaxes(jnp.concatenate([problem.y0[None], ys]), 0, 1)
-    return RowMarch(whole, jnp.zeros((whole.shape[0], whole.shape[1] - 1), whole.dtype))
+    states = jnp.swapaxes(jnp.concatenate([problem.y0[None], ys]), 0, 1)
+    return RowMarch(states, jnp.zeros((states.shape[0], states.shape[1] - 1), states.dtype))
 
 
 def advance_exponential(
     field: VectorField, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
-    """Solves through intervals, one after another; arguments and results as of `row_by_row.advance_explicit`."""
+    """Solves through intervals one after another; arguments and results as in `row_by_row.advance_adaptive`."""
     step = ExponentialSteps(field, origin, jnp.max(jnp.asarray(intervals.length)))
 
     def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
         y = step(front.y, interval)
-        moved = Front(y, front.slope, front.step, front.sound & is_near(y), front.watch)
-        return moved, reached(moved)
+        advanced = Front(y, front.slope, front.step, front.sound & is_near(y), front.watch)
+        return advanced, reached(advanced)
 
     front, ys = jax.lax.scan(through, front, by_interval(intervals))
     return jnp.swapaxes(ys, 0, 1), front

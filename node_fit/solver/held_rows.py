@@ -1,6 +1,6 @@
 """Held steps between rows: a fixed number of equal steps in every interval, with derivatives of both modes.
 
-No step crosses a row, where inputs may have a kink and states may jump.
+Steps do not cross rows, since inputs can have a kink and states can jump there.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from .recurrence import solve_recurrence
 from .switches import at_given_ends, has_stops, rates_in, split_at_switches
 from .triggers import SolveWithError, Triggers, TriggerWatch, has_triggers
 
-# As many steps are compiled one after another; for more of them, or with triggers, whose steps are large, a loop is.
+# Maximum number of steps that are unrolled; more steps, and the large steps of triggers, are compiled as a loop.
 UNROLLED = 3
-# States, their derivatives, and what is remembered of triggers, if there are any.
+# States, their derivatives, and the state of triggers, if any.
 Carry = tuple[Array, Array, TriggerWatch | None]
 
 
@@ -26,8 +26,8 @@ class RowMarch(NamedTuple):
     """A solution over held steps between rows.
 
     - `ys`: states at all rows, shape `(trajectory, time, state)`.
-    - `errors`: the largest error of a step in each interval relative to its tolerance, `(trajectory, interval)`; an
-      interval ends at switches, too.
+    - `errors`: the largest error of a step in each interval relative to its tolerance, `(trajectory, interval)`;
+      intervals also end at switches.
     """
 
     ys: Float[Array, "trajectory time state"]
@@ -37,14 +37,14 @@ class RowMarch(NamedTuple):
 def estimate_error(
     table: Tableau, h: Array, y: Array, after: Array, stages: Sequence[Array], tolerances: Tolerances
 ) -> Float[Array, " trajectory"]:
-    """The estimated error of a step relative to its tolerance, as a root mean square over the states."""
+    """Estimates the error of a step relative to its tolerance, as a root mean square over the states."""
     rtol, atol = tolerances
     allowed = atol + rtol * jnp.maximum(jnp.abs(y), jnp.abs(after))
     return jnp.sqrt(jnp.mean((h[:, None] * combine(table.error, stages) / allowed) ** 2, axis=1))
 
 
 def bounded_rates(problem: InitialValueProblem, interval: Interval) -> Callable[[Array, Array], Array]:
-    """The derivatives within an interval, at states beyond their bound those on it."""
+    """Returns the derivatives within an interval, with states clipped to their bound."""
     within, bound = rates_in(problem.field, jnp.asarray(problem.origin), interval), problem.bound
     return lambda t, y: within(t, y if bound is None else jnp.clip(y, -bound[None], bound[None]))
 
@@ -57,10 +57,9 @@ def repeat_steps(
     *,
     loop: bool,
 ) -> tuple[Carry, Float[Array, " trajectory"]]:
-    """Takes so many steps, which are given their numbers; returns where they end, and the largest error of each
-    trajectory.
+    """Takes `count` steps, called with their numbers; returns the end and the largest error of each trajectory.
 
-    **Arguments:** `like`: of the shape and type of an error. `loop`: whether few steps are a loop, too.
+    **Arguments:** `like`: array with the shape and type of an error. `loop`: use a loop even for few steps.
     """
     if isinstance(count, int):
         numbers = jnp.arange(count, dtype=like.dtype)
@@ -88,13 +87,13 @@ def march_rows(
     **Arguments:**
 
     - `method`: a name in `EXPLICIT`.
-    - `problem`: the trajectories. The field sees states beyond their bound as if they were on it, so that a solution
-      that diverges, and its gradient, stay finite.
+    - `problem`: the trajectories. States are clipped to their bound before the field is evaluated, so that a diverging
+      solution and its gradient stay finite.
     - `intervals`: the intervals between its rows.
-    - `substeps`: steps in each interval, one number for all or one for each. A traced number lets one program serve
-      any, without reverse-mode derivatives.
-    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
-    - `together`: solve all intervals at once, and not one after the other; not with triggers.
+    - `substeps`: steps in each interval, one number for all or one for each. With a traced number, one program serves
+      any number, without reverse-mode derivatives.
+    - `tolerances`: relative and absolute, as returned by `Solver.tolerances`.
+    - `together`: solve all intervals at once instead of one after the other; not with triggers.
     """
     table = tableau(method)
     origin = jnp.asarray(problem.origin)
@@ -112,8 +111,8 @@ def march_rows(
         return after, estimate_error(table, h, y, after, stages, tolerances), stages[-1]
 
     def through(carry: Carry, at: tuple[Interval, Array | None]) -> tuple[Carry, tuple[Array, Array]]:
-        (y, slope, watch), (interval, own) = carry, at
-        count, y = cast(int, substeps) if own is None else own, interval.begun(y)
+        (y, slope, watch), (interval, steps) = carry, at
+        count, y = cast(int, substeps) if steps is None else steps, interval.begun(y)
         h = (interval.end - interval.begin) / count
 
         triggers = triggers_of(interval) if has_triggers(problem.field) else None
@@ -138,17 +137,17 @@ def march_rows(
         (y, *_), (_, errors) = through((y, jnp.zeros_like(y), None), (interval, None))
         return y, errors
 
-    # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
+    # The last stage of a step is the first stage of the next one, unless inputs or states jump at the row.
     reuses = table.fsal and intervals.are_smooth and not has_stops(problem.field) and not together
-    each, y0 = by_interval(intervals), problem.y0
+    scanned, y0 = by_interval(intervals), problem.y0
     if together:
         near = None if problem.guess is None else jnp.swapaxes(problem.guess, 0, 1)[1:]
-        ys, errors = solve_recurrence(alone, y0, each, near)
+        ys, errors = solve_recurrence(alone, y0, scanned, near)
     else:
-        first = jax.tree.map(lambda x: x[0], each)
+        first = jax.tree.map(lambda x: x[0], scanned)
         slope = rates_in(problem.field, origin, first)(first.begin, y0) if reuses else jnp.zeros_like(y0)
         watch = triggers_of(first).begin(first.begin, y0) if has_triggers(problem.field) else None
         counts = None if isinstance(substeps, int) else jnp.broadcast_to(substeps, (intervals.begin.shape[1],))
-        _, (ys, errors) = jax.lax.scan(jax.checkpoint(through), (y0, slope, watch), (each, counts))
+        _, (ys, errors) = jax.lax.scan(jax.checkpoint(through), (y0, slope, watch), (scanned, counts))
     at_rows = at_given_ends(jnp.swapaxes(ys, 0, 1), index)
     return RowMarch(jnp.concatenate([y0[:, None], at_rows], axis=1), jnp.swapaxes(errors, 0, 1))

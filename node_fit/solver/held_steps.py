@@ -1,12 +1,12 @@
 """Held steps: marches over a fixed grid of times, and grids that meet a tolerance.
 
-With fixed steps, the solution is a smooth function of the parameters, which line searches need; steps that every solve
-chooses again make it rough. A march over a grid also compiles in a third of the time of an adaptive solve, and each
+With fixed steps, the solution is a smooth function of the parameters, which line searches need; steps chosen anew in
+every solve make it rough. A march over a grid also compiles in a third of the time of an adaptive solve, and each
 trajectory can have its own steps at no extra cost.
 
-The number of steps is a value and not a shape: a grid is padded with steps of zero length, which cost nothing, for the
-loops forward and backward run over the steps in use alone. One compiled program thus serves grids of any size up to
-that of its arrays.
+The number of steps is a value, not a shape: a grid is padded with steps of zero length. They cost nothing, because the
+forward and backward loops only run over the steps in use. One compiled program thus serves grids of any size up to that
+of its arrays.
 """
 
 import math
@@ -27,18 +27,18 @@ from .recurrence import solve_recurrence
 # The derivative of all trajectories at once.
 Derivative = Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]
 Grid = Float[AnyArray, "trajectory node"]
-# Nodes as fractions of a trajectory's time, from 0 to 1; a single row if all trajectories share them.
+# Nodes as fractions of a trajectory's duration, from 0 to 1; a single row if all trajectories share them.
 Shares = Float[AnyArray, "_row _node"]
 
-# A new grid aims at this fraction of the tolerance.
+# Target error of a new grid, as a fraction of the tolerance.
 ERROR_SAFETY = 0.8
-# A step grows or shrinks by at most this factor at once, since its error says little about very different steps.
+# Limits of the change of a step at once, since its error does not extrapolate to very different steps.
 LEAST, MOST_GROWTH = 0.2, 5.0
 # Maximum error of a single step, relative to the tolerance.
 SLACK = 10.0
 SETTLING_ROUNDS = 12
 FEWEST_STEPS = 8
-# Steps become fewer if no more than this share of them is needed.
+# Share of the steps; if no more than this is needed, the number of steps is reduced.
 SPARE = 0.75
 
 
@@ -74,7 +74,7 @@ def march(
     together: bool = False,
     guess: Float[Array, "trajectory node state"] | None = None,
 ) -> March:
-    """Steps of an explicit method from node to node of a grid.
+    """Takes steps of an explicit method from node to node of a grid.
 
     **Arguments:**
 
@@ -83,13 +83,13 @@ def march(
       `(trajectory, state)`.
     - `grid`: nodes, shape `(trajectory, node)`, not decreasing.
     - `y0`: states at the first nodes.
-    - `bound`: bound of each state. The field sees a state beyond its bound as if it were on it, so that a solution that
-      diverges, and its gradient, stay finite. None for no bound.
-    - `adjoint`: `direct` for a scan over all steps of the grid, in use or not, which has derivatives of any order and
-      mode; `forward` for a loop that has forward-mode derivatives alone; all others for a loop with a reverse-mode
-      derivative, which computes the stages of each step again.
-    - `together`: solve all steps at once, with derivatives of any order and mode, and not one after the other.
-    - `guess`: states at the nodes, near the solution, from which `together` begins.
+    - `bound`: bound of each state. States are clipped to it before the field is evaluated, so that a diverging solution
+      and its gradient stay finite. None for no bound.
+    - `adjoint`: `direct` for a scan over all steps of the grid, in use or not, with derivatives of any order and mode;
+      `forward` for a loop with forward-mode derivatives only; all others for a loop with a reverse-mode derivative,
+      which recomputes the stages of each step.
+    - `together`: solve all steps at once instead of one after the other, with derivatives of any order and mode.
+    - `guess`: initial guess of the states at the nodes for `together`.
     """
     table = tableau(method)
     times = jax.lax.stop_gradient(jnp.swapaxes(jnp.asarray(grid), 0, 1))
@@ -99,40 +99,40 @@ def march(
 
     used = steps_in_use(times)
     if together:
-        found = solve_together(evaluate, y0, times, table, guess)
+        nodes = solve_together(evaluate, y0, times, table, guess)
     elif adjoint == "direct":
-        found = scan_steps(evaluate, y0, times, table)
+        nodes = scan_steps(evaluate, y0, times, table)
     elif adjoint == "forward":
-        found = loop_steps(evaluate, y0, times, used, table)
+        nodes = loop_steps(evaluate, y0, times, used, table)
     else:
-        # What the derivative reads becomes an argument, for which a gradient can be returned.
+        # Values that the derivative closes over become arguments, so that they get gradients.
         rates = eqx.filter_closure_convert(evaluate, times[0], y0)
-        found = reversible((rates, y0), times, used, method)
+        nodes = reversible((rates, y0), times, used, method)
     steps = jnp.diff(times, axis=0)[:, None, :, None]
-    return March(found.states[:-1], found.states[1:], steps * found.stages, used)
+    return March(nodes.states[:-1], nodes.states[1:], steps * nodes.stages, used)
 
 
 @custom_vmap
 def steps_in_use(times: Float[Array, "node trajectory"]) -> Int[Array, ""]:
-    """The number of steps up to the last that is not of zero length in every trajectory."""
+    """Returns the number of steps up to the last one with a length above zero in any trajectory."""
     moves = (jnp.diff(times, axis=0) > 0).any(axis=1)
     return jnp.max(jnp.where(moves, jnp.arange(1, len(moves) + 1), 1))
 
 
 @steps_in_use.def_vmap
 def _(size: int, mapped: list[bool], times: Float[Array, "member node trajectory"]) -> tuple[Int[Array, ""], bool]:
-    # The largest of all members: a loop whose length differs between them would copy its arrays in every step.
+    # The maximum over all members: a loop whose length differs between them would copy its arrays in every step.
     return steps_in_use(jnp.moveaxis(times, 0, 1).reshape(times.shape[1], -1)), False
 
 
 def step(evaluate: Derivative, table: Tableau, y: Array, slope: Array, begin: Array, end: Array) -> tuple[Array, Array]:
-    """The states after a step, and its stages."""
+    """Returns the states after a step, and its stages."""
     after, stages = runge_kutta_step(table, evaluate, begin, end - begin, y, slope if table.fsal else None)
     return after, jnp.stack(stages)
 
 
 def first_slope(evaluate: Derivative, table: Tableau, y0: Array, begin: Array) -> Array:
-    """The first stage of the first step, where each step takes it from the last one."""
+    """Returns the first stage of the first step, if the method reuses the last stage of the previous step."""
     return evaluate(begin, y0) if table.fsal else jnp.zeros_like(y0)
 
 
@@ -201,7 +201,7 @@ def _(
     used: Int[Array, ""],
     method: str,
 ) -> tuple[PyTree, Array]:
-    """Goes back over the steps, and computes the stages of each again."""
+    """Goes back over the steps and recomputes their stages."""
     (rates, y0), table = differentiable, tableau(method)
     moved, fixed = eqx.partition(rates, perturbed[0])
     to_states, to_stages = (
@@ -229,13 +229,13 @@ def _(
 
 
 def first_spacing(ts: Float[Array, " time"]) -> Float[Array, ""]:
-    """The first step of a time grid; 1 if there is none."""
+    """Returns the first step of a time grid; 1 if it has none."""
     gap = ts[1] - ts[0] if ts.shape[0] > 1 else jnp.zeros((), ts.dtype)
     return jnp.where(gap > 0, gap, 1)
 
 
 def mean_spacing(ts: Float[AnyArray, " time"]) -> Float[Array, ""]:
-    """The mean step of a time grid, without the repeated times that pad it; 1 if there is no step."""
+    """Returns the mean step of a time grid, without the repeated times that pad it; 1 if it has no step."""
     gaps = (jnp.diff(ts) > 0).sum().astype(ts.dtype)
     return jnp.where(gaps > 0, (ts[-1] - ts[0]) / jnp.maximum(gaps, 1), 1)
 
@@ -243,18 +243,18 @@ def mean_spacing(ts: Float[AnyArray, " time"]) -> Float[Array, ""]:
 def interpolate_grid(
     method: str, grid: Grid, steps: March, saved: Float[AnyArray, "trajectory saved"]
 ) -> Float[Array, "trajectory saved state"]:
-    """States at the times `saved` by the method's own interpolation; beyond the grid, those at its end."""
+    """Interpolates states at the times `saved` with the method's own interpolation; constant beyond the grid."""
     shape = EXPLICIT[method]().interpolation_cls
 
     def one(nodes: AnyArray, before: Array, after: Array, stages: Array, ts: AnyArray) -> Array:
-        found = jnp.clip(jnp.searchsorted(nodes, ts, side="right") - 1, 0, steps.used - 1)
+        indices = jnp.clip(jnp.searchsorted(nodes, ts, side="right") - 1, 0, steps.used - 1)
 
         def at(index: Array, t: AnyArray) -> Array:
             ends = {"t0": nodes[index], "t1": nodes[index + 1], "y0": before[index], "y1": after[index]}
             piece = shape(**ends) if method == "euler" else shape(**ends, k=stages[index])
             return piece.evaluate(jnp.minimum(t, nodes[-1]))
 
-        return jax.vmap(at)(found, ts)
+        return jax.vmap(at)(indices, ts)
 
     by_trajectory = (
         jnp.moveaxis(steps.before, 1, 0),
@@ -267,7 +267,7 @@ def interpolate_grid(
 def estimate_step_errors(
     method: str, steps: March, rtol: Tolerance, atol: Tolerance
 ) -> Float[Array, "trajectory step"]:
-    """The estimated error of each step relative to its tolerance, as a root mean square over the states.
+    """Estimates the error of each step relative to its tolerance, as a root mean square over the states.
 
     Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section II.4.
     """
@@ -277,9 +277,9 @@ def estimate_step_errors(
 
 
 def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> Shares:
-    """Grids of equal steps, one row per trajectory.
+    """Returns grids of equal steps, one row per trajectory.
 
-    **Arguments:** `steps`: number of steps; if absent, one for each interval of the times, without padding.
+    **Arguments:** `steps`: number of steps; if None, one for each interval of the times, without padding.
     """
     if steps is not None:
         return np.tile(np.linspace(0, 1, steps + 1), (len(ts), 1))
@@ -288,25 +288,25 @@ def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> 
 
 
 def finest(shares: Shares) -> Shares:
-    """Only the row with the shortest first step."""
+    """Returns only the row with the shortest first step."""
     return shares[np.argmin(shares[:, 1])][None]
 
 
 def stretch(shares: Shares, ts: Float[AnyArray, "trajectory time"]) -> Grid:
-    """The nodes in each trajectory's time."""
+    """Converts nodes from shares to each trajectory's time."""
     first, last = ts[:, :1], ts[:, -1:]
     return first + shares * (last - first)
 
 
 def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, most: int) -> Shares:
-    """A grid whose steps meet the tolerance; the same grid if it already does.
+    """Returns a grid whose steps meet the tolerance; the same grid if it already does.
 
-    The steps are spread so that all have the same estimated error, and their number grows where that is too large, and
-    shrinks where it is far too small. This only needs solves on grids.
+    The steps are spread so that all have the same estimated error. Their number grows if that error is too large, and
+    shrinks if it is far too small. This only needs solves on grids.
 
     **Arguments:**
 
-    - `errors_of`: gives the error of each step relative to its tolerance, shape `(row, step)`, for a grid.
+    - `errors_of`: maps a grid to the error of each step relative to its tolerance, shape `(row, step)`.
     - `grid`: the initial grid.
     - `order`: order of the error estimate: the error is proportional to this power of a step.
     - `most`: maximum number of steps.
@@ -317,7 +317,7 @@ def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, 
         within = (errors <= SLACK).all()
         if within and SPARE * steps <= needed <= steps:
             return grid
-        if not within:  # Another spread of the same steps may do, and if not, more of them.
+        if not within:  # Respread the same number of steps first, then add more.
             needed = max(needed, steps if number < 2 else min(size(steps + 1), most))
         new = spread_steps(grid, shares(errors, order), needed)
         if np.array_equal(new, grid):
@@ -331,11 +331,11 @@ BETWEEN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 def settle_between_rows(errors_of: Callable[[int], np.ndarray], steps: int, order: int, most: int) -> int:
-    """The number of steps in every interval between two rows that meets the tolerance.
+    """Returns the number of steps in every interval between two rows that meets the tolerance.
 
     **Arguments:**
 
-    - `errors_of`: gives the largest error in each interval relative to the tolerance, for a number of steps.
+    - `errors_of`: maps a number of steps to the largest error in each interval relative to the tolerance.
     - `steps`, `most`: the initial and the maximum number of steps.
     - `order`: order of the error estimate: the error is proportional to this power of a step.
     """
@@ -355,13 +355,13 @@ def settle_between_rows(errors_of: Callable[[int], np.ndarray], steps: int, orde
 def settle_each_interval(
     errors_of: Callable[[Int[np.ndarray, " interval"]], np.ndarray], intervals: int, order: int, most: int
 ) -> Int[np.ndarray, " interval"]:
-    """The number of steps in each interval between two rows, which all trajectories share, that meets the tolerance.
+    """Returns the number of steps in each interval between rows that meets the tolerance, shared by all trajectories.
 
     **Arguments:**
 
-    - `errors_of`: gives the largest error of each trajectory in each interval relative to the tolerance, for numbers
-      of steps.
-    - `intervals`, `most`: how many intervals there are, and the maximum number of steps in one.
+    - `errors_of`: maps numbers of steps to the largest error of each trajectory in each interval, relative to the
+      tolerance.
+    - `intervals`, `most`: the number of intervals, and the maximum number of steps in one.
     - `order`: order of the error estimate.
     """
     last = most_between_rows(most)
@@ -381,29 +381,29 @@ def settle_each_interval(
 
 
 def most_between_rows(most: int) -> int:
-    """The most steps that are taken between two rows, if a solver allows `most`."""
+    """Returns the maximum number of steps between two rows if a solver allows `most`."""
     return max((size for size in BETWEEN if size <= most), default=1)
 
 
 def needed_steps(errors: np.ndarray, order: int) -> float:
-    """The number of steps that meet the tolerance on average, and a multiple of it in every trajectory."""
+    """Returns the number of steps that meets the tolerance on average, and `SLACK` times it in every trajectory."""
     total = shares(errors, order).sum(axis=1)
     return float(max(total.mean(), total.max() / SLACK ** (1 / order)))
 
 
 def pad_grid(grid: AnyArray, steps: int) -> np.ndarray:
-    """The grid with steps of zero length at its end, so that grids of several sizes have one shape."""
+    """Pads a grid with steps of zero length at its end, so that grids of several sizes have one shape."""
     return np.pad(grid, [(0, 0)] * (grid.ndim - 1) + [(0, steps + 1 - grid.shape[-1])], mode="edge")
 
 
 def shares(errors: np.ndarray, order: int) -> np.ndarray:
-    """The number of steps of the right length into which each step should be divided."""
+    """Returns the number of steps of the right length into which each step should be divided."""
     errors = np.where(np.isfinite(errors), errors, np.inf)
     return np.clip(errors ** (1 / order), LEAST, MOST_GROWTH) / ERROR_SAFETY
 
 
 def size(needed: int | float) -> int:
-    """A number of steps up to an eighth above `needed`, so that a slow growth does not change it in every chunk."""
+    """Rounds a number of steps up by at most an eighth, so that slow growth does not change it in every chunk."""
     if needed <= FEWEST_STEPS:
         return FEWEST_STEPS
     quantum = 2 ** max(math.ceil(math.log2(needed)) - 4, 0)
@@ -411,7 +411,7 @@ def size(needed: int | float) -> int:
 
 
 def room(steps: int, *, tight: bool = False) -> int:
-    """A number of steps of which there is one for each factor of four, from 128; of two, from 16, if `tight`."""
+    """Rounds a number of steps up to 128 times a power of four, or to 16 times a power of two if `tight`."""
     most, factor = (2 * FEWEST_STEPS, 2) if tight else (16 * FEWEST_STEPS, 4)
     while most < steps:
         most *= factor
@@ -419,8 +419,8 @@ def room(steps: int, *, tight: bool = False) -> int:
 
 
 def spread_steps(grid: AnyArray, share: np.ndarray, steps: int) -> np.ndarray:
-    """`steps` new steps over each trajectory's grid, distributed over the old ones by their shares."""
+    """Returns `steps` new steps over each trajectory's grid, distributed over the old ones by their shares."""
     total = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(share, axis=1)], axis=1)
     wanted = np.linspace(0, total[:, -1], steps + 1, axis=1)
-    found: list[np.ndarray] = [np.interp(w, t, g) for w, t, g in zip(wanted, total, grid, strict=True)]
-    return np.stack(found)
+    rows: list[np.ndarray] = [np.interp(w, t, g) for w, t, g in zip(wanted, total, grid, strict=True)]
+    return np.stack(rows)

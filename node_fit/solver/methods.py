@@ -1,4 +1,4 @@
-"""The methods of a solver by name, how each may step, their tableaus, gradients and tolerances."""
+"""Solver methods by name, with their possible steps, tableaus, gradients and tolerances."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeGuard
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..runtime.placement import AnyArray
 
-# A method of Diffrax, whose state may be any tree.
+# A method of Diffrax, whose state can be any tree.
 Method = diffrax.AbstractSolver[PyTree]
 EXPLICIT: dict[str, Callable[[], Method]] = {
     "euler": diffrax.Euler,
@@ -20,7 +20,7 @@ EXPLICIT: dict[str, Callable[[], Method]] = {
     "dopri5": diffrax.Dopri5,
     "dopri8": diffrax.Dopri8,
 }
-# Exact for the linear part of a field, one step from row to row.
+# Exact for the linear part of a field, with one step from row to row.
 EXPONENTIAL = "exponential"
 
 
@@ -29,7 +29,7 @@ class Tableau(NamedTuple):
 
     - `c`: nodes of the stages after the first. `a`: their weights of earlier stages.
     - `b`, `error`: weights of the solution, and of its estimated error.
-    - `fsal`: whether a step's last stage is the first one of the next.
+    - `fsal`: whether a step's last stage is the first stage of the next step.
     """
 
     c: Sequence[float] | np.ndarray
@@ -40,7 +40,7 @@ class Tableau(NamedTuple):
 
 
 def tableau(method: str) -> Tableau:
-    """The tableau of a method in `EXPLICIT`."""
+    """Returns the tableau of a method in `EXPLICIT`."""
     if method == "euler":
         return Tableau((), (), np.ones(1), np.zeros(1), False)
     solver = EXPLICIT[method]()
@@ -51,7 +51,7 @@ def tableau(method: str) -> Tableau:
 
 
 def combine(weights: np.ndarray, stages: Sequence[Array]) -> Array:
-    """A weighted sum of stages, without terms for weights of zero."""
+    """Computes a weighted sum of stages, without terms for weights of zero."""
     terms = [float(w) * k for w, k in zip(weights, stages, strict=False) if w != 0]
     return sum(terms[1:], terms[0]) if terms else jnp.zeros_like(stages[0])
 
@@ -64,7 +64,7 @@ def runge_kutta_step(
     y: Float[Array, "trajectory state"],
     slope: Float[Array, "trajectory state"] | None = None,
 ) -> tuple[Float[Array, "trajectory state"], list[Array]]:
-    """The states after a step of length `h` from time `t`, and its stages, of which `slope` is the first if known."""
+    """Returns the states after a step of length `h` from time `t`, and its stages; `slope` is the first, if known."""
     stages = [rates(t, y) if slope is None else slope]
     for row, c in zip(table.a, table.c, strict=True):
         stages.append(rates(t + float(c) * h, y + h[:, None] * combine(row, stages)))
@@ -72,7 +72,7 @@ def runge_kutta_step(
 
 
 def error_order(method: str) -> int:
-    """The order of a method's error estimate: the error is proportional to this power of the step."""
+    """Returns the order of a method's error estimate: the error is proportional to this power of the step."""
     order = EXPLICIT[method]().error_order(None)
     assert isinstance(order, int)
     return order
@@ -83,7 +83,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "implicit_euler": diffrax.ImplicitEuler,
     "kvaerno3": diffrax.Kvaerno3,
     "kvaerno5": diffrax.Kvaerno5,
-    # Steps of its own (`solver/exponential.py`); Diffrax, which has no such method, takes another's.
+    # Stepped by `solver/exponential.py`; Diffrax has no such method and uses another one.
     EXPONENTIAL: diffrax.Tsit5,
 }
 Stepping = Literal["held", "adaptive", "even"]
@@ -91,12 +91,12 @@ STEPPINGS = ("held", "adaptive", "even")
 
 
 def as_diffrax(method: str | Method) -> Method:
-    """The method as Diffrax knows it."""
+    """Converts a method to its Diffrax solver."""
     return METHODS[method]() if isinstance(method, str) else method
 
 
 def method_named(method: str | Method) -> str | Method:
-    """The name of a Diffrax solver that has one here, so that equal settings are equal."""
+    """Replaces a Diffrax solver by its name in `METHODS`, if any, so that equal settings compare equal."""
     if isinstance(method, str):
         return method
     check_method(method)
@@ -113,7 +113,7 @@ def check_method(method: object) -> None:
 
 
 def check_stepping(method: str | Method, stepping: str) -> None:
-    """Refuses held or even steps where the method can't take them."""
+    """Raises an error if the method can't take steps of this kind."""
     if not isinstance(method, str):
         if stepping == "held":
             raise ValueError(
@@ -142,14 +142,14 @@ ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
 Adjoint = Literal["checkpointed", "direct", "backsolve", "forward"]
 # A number, or an array that broadcasts with the states.
 Tolerance = float | int | AnyArray
-# Relative and absolute.
+# Relative and absolute tolerance.
 Tolerances = tuple[Tolerance, Tolerance]
-# The same as a setting: a number, or one for each state.
+# Tolerance as a setting: a number, or one for each state.
 ByState = Tolerance | tuple[Tolerance, ...]
 
 
 def by_state(key: str, tolerance: ByState, y0: Float[Array, "... state"]) -> Tolerance:
-    """A tolerance as Diffrax takes it: a scalar, or an array that broadcasts with the states."""
+    """Converts a tolerance for Diffrax: to a scalar, or an array that broadcasts with the states."""
     if not isinstance(tolerance, tuple):
         return tolerance
     states = y0.shape[-1]
@@ -159,28 +159,28 @@ def by_state(key: str, tolerance: ByState, y0: Float[Array, "... state"]) -> Tol
 
 
 def check_positive(key: str, given: int | float | Sequence[float] | None) -> None:
-    """Refuses a number, or one of several, that is not positive."""
+    """Raises an error if a number, or one of several, is not positive."""
     numbers = given if isinstance(given, Sequence) else [] if given is None else [given]
     if not all(number > 0 for number in numbers):
         raise ValueError(f"{key} must be positive, got {given}.")
 
 
 def smallest(rtol: ByState) -> Tolerance:
-    """The tightest of the tolerances, which may be numbers or traced arrays."""
+    """Returns the tightest of the tolerances, which can be numbers or traced arrays."""
     if not isinstance(rtol, tuple):
         return rtol
-    known = all(isinstance(number, float | int) for number in rtol)
-    return min(rtol) if known else jnp.stack(rtol).min()
+    are_numbers = all(isinstance(number, float | int) for number in rtol)
+    return min(rtol) if are_numbers else jnp.stack(rtol).min()
 
 
 def with_defaults(rtol: ByState | None, atol: ByState | None, driven: bool = False) -> tuple[ByState, ByState]:
-    """Complete tolerances.
+    """Fills in default tolerances.
 
     **Arguments:** `driven`: whether inputs drive the records, whose steps then end at every row.
     """
     if rtol is None:
         rtol = 1e-4 if driven else 1e-5
     if atol is None:
-        # States are of order one; near zero, a relative tolerance alone would demand more than a noisy record can show.
+        # States are of order one; near zero, a relative tolerance alone would be far tighter than the noise.
         atol = smallest(rtol) / (1 if driven else 100)
     return rtol, atol

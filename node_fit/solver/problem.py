@@ -1,6 +1,6 @@
-"""What a solver solves, and what it returns: a field, its inputs between rows, and the times of a record.
+"""Problems and solutions of a solver: a field, its inputs between rows, and the times of a record.
 
-Inputs may have a kink or a jump at every row, and states jump at events. A step that ends at the row and uses the
+Inputs can have a kink or a jump at every row, and states jump at events. A step that ends at the row and uses the
 polynomial of its own interval crosses neither.
 """
 
@@ -19,17 +19,17 @@ VectorField = Callable[[Float[Array, ""], Float[Array, " state"], Float[Array, "
 
 
 class InitialValueProblem(eqx.Module):
-    """Trajectories of one vector field, each with its own start and inputs.
+    """Trajectories of one vector field with their own initial states and inputs.
 
     - `field`: called with `(t, y, u)` of one trajectory.
     - `ts`: times of the inputs since `origin`, shape `(trajectory, time)`; a trajectory starts at its first.
     - `y0`: states at the first time, shape `(trajectory, state)`.
     - `us`: inputs at `ts`, shape `(trajectory, time, input)`.
-    - `origin`: the field's time where `ts` is 0, shape `(trajectory,)`.
+    - `origin`: the field's time at which `ts` is 0, shape `(trajectory,)`.
     - `bound`: magnitude of each state beyond which a solution over held steps has diverged, shape `(state,)`; no bound
       if None.
-    - `jumps`: jumps of the states just after the times `ts`, shape `(trajectory, time, state)`; None if there are none.
-    - `guess`: states near the solution at the times `ts`, shape `(trajectory, time, state)`; None if none are known.
+    - `jumps`: jumps of the states just after the times `ts`, shape `(trajectory, time, state)`; None for no jumps.
+    - `guess`: states near the solution at the times `ts`, shape `(trajectory, time, state)`; None if unknown.
     """
 
     field: VectorField
@@ -45,7 +45,7 @@ class InitialValueProblem(eqx.Module):
 class Solution(eqx.Module):
     """Solved trajectories.
 
-    - `ys`: states at the requested times, shape `(trajectory, time, state)`; not finite from where a solve failed.
+    - `ys`: states at the requested times, shape `(trajectory, time, state)`; not finite once a solve has failed.
     - `ok`: whether each trajectory was solved to its end, shape `(trajectory,)`.
     """
 
@@ -72,7 +72,7 @@ INTERPOLATIONS = ("linear", "hold", "cubic")
 def interpolate(
     t: Float[Array, ""], ts: Float[AnyArray, " time"], us: Float[AnyArray, "time ..."], kind: str
 ) -> Float[Array, "..."]:
-    """The inputs at time `t`; outside the range of times, the first or last measured value.
+    """Interpolates the inputs at time `t`; outside the range of times, they have the first or last measured value.
 
     **Arguments:**
 
@@ -84,11 +84,11 @@ def interpolate(
     """
     if us.shape[-1] == 0:
         return us[0]
-    at = jnp.searchsorted(ts, t, side="right") - 1
-    left = jnp.clip(at, 0, ts.shape[0] - 1)
+    row = jnp.searchsorted(ts, t, side="right") - 1
+    left = jnp.clip(row, 0, ts.shape[0] - 1)
     if kind == "hold":
         return us[left]
-    right = jnp.clip(at + 1, 0, ts.shape[0] - 1)
+    right = jnp.clip(row + 1, 0, ts.shape[0] - 1)
     gap = ts[right] - ts[left]
     fraction = quotient(t - ts[left], gap)
     rise = us[right] - us[left]
@@ -101,11 +101,11 @@ def interpolate(
 
 
 def slope_at(row: Int[Array, ""], ts: Float[AnyArray, " time"], us: Float[AnyArray, "time ..."]) -> Float[Array, "..."]:
-    """The slope at a row of the parabola through it and its neighbours; at an end, of the line to its neighbour."""
+    """Computes the slope at a row of the parabola through it and its neighbours, or of the line at an end."""
     last = ts.shape[0] - 1
     before, after = jnp.clip(row - 1, 0, last), jnp.clip(row + 1, 0, last)
     back, ahead = ts[row] - ts[before], ts[after] - ts[row]
-    # The slope of the nearer neighbour weighs more; a gap of 0, at an end or in padding, leaves the other alone.
+    # The slope of the nearer neighbour weighs more; a gap of 0, at an end or in padding, has no weight.
     weight = jnp.where(back > 0, jnp.where(ahead > 0, quotient(back, back + ahead), 0), 1)
     return (1 - weight) * quotient(us[row] - us[before], back) + weight * quotient(us[after] - us[row], ahead)
 
@@ -113,23 +113,23 @@ def slope_at(row: Int[Array, ""], ts: Float[AnyArray, " time"], us: Float[AnyArr
 def slopes(
     ts: Float[AnyArray, "trajectory time"], us: Float[AnyArray, "trajectory time input"]
 ) -> Float[Array, "trajectory time input"]:
-    """The slope at every row; see `slope_at`."""
+    """Computes the slope at every row; see `slope_at`."""
     rows = jnp.arange(ts.shape[1])
     return jax.vmap(lambda t, u: jax.vmap(lambda row: slope_at(row, t, u))(rows))(jnp.asarray(ts), jnp.asarray(us))
 
 
 def quotient(part: Float[Array, "..."], gap: Float[Array, ""]) -> Float[Array, "..."]:
-    """`part / gap`, or 0 if there is no gap."""
+    """Returns `part / gap`, or 0 if the gap is 0."""
     return jnp.where(gap > 0, part / jnp.where(gap > 0, gap, 1), 0)
 
 
 class Driven(eqx.Module):
     """The field with its inputs, as Diffrax calls it.
 
-    It is a module, not a closure, since an adjoint that solves backwards differentiates only leaves.
+    It is a module, not a closure, since an adjoint that solves backwards only differentiates leaves.
 
     - `us`: inputs at `ts`, with an axis for trajectories if the state has one.
-    - `origin`: the field's time where `ts` is 0.
+    - `origin`: the field's time at which `ts` is 0.
     """
 
     field: VectorField
@@ -145,16 +145,16 @@ class Driven(eqx.Module):
 
 
 class Intervals(eqx.Module):
-    """Intervals between the times at which a solution is wanted; none of them crosses a row.
+    """Intervals between the requested times of a solution; they do not cross rows.
 
     - `begin`, `end`: ends of each interval, shape `(trajectory, interval)`; equal in padding.
     - `row`, `length`: time of the row before the interval, and from that row to the next, of the same shape.
     - `coefficients`: the inputs as a polynomial in the fraction of the way from that row to the next, constant term
-      first, each of shape `(trajectory, interval, input)`.
-    - `jumps`: jumps of the states at the beginning of each interval, `(trajectory, interval, state)`; None if there are
-      none.
-    - `after`: the inputs at the end of each interval, of held ones those that begin there, `(trajectory, interval,
-      input)`; None if nothing there depends on them.
+      first, arrays of shape `(trajectory, interval, input)`.
+    - `jumps`: jumps of the states at the beginning of each interval, `(trajectory, interval, state)`; None for no
+      jumps.
+    - `after`: the inputs at the end of each interval, after the step of held inputs, `(trajectory, interval, input)`;
+      None if nothing there depends on them.
     """
 
     begin: Float[AnyArray, "trajectory interval"]
@@ -186,38 +186,38 @@ class Interval(eqx.Module):
     jumps: Jumps | None = None
 
     def begun(self, y: Float[Array, "trajectory state"]) -> Float[Array, "trajectory state"]:
-        """States at the beginning, from those before; nothing jumps in padding."""
+        """Returns states at the beginning, after the jumps there; padding has no jumps."""
         if self.jumps is None:
             return y
         return jnp.where((self.end > self.begin)[:, None], self.jumps.after(y), y)
 
     def inputs_at(self, t: Float[Array, " trajectory"]) -> Float[Array, "trajectory input"]:
-        """The inputs at a time of each trajectory within the interval."""
-        first, *rest = self.coefficients[::-1]
-        if not rest:
+        """Returns the inputs at one time per trajectory within the interval."""
+        first, *coefficients = self.coefficients[::-1]
+        if not coefficients:
             return first
         share = jnp.clip((t - self.row) / jnp.where(self.length > 0, self.length, 1), 0, 1)[:, None]
-        for coefficient in rest:
+        for coefficient in coefficients:
             first = coefficient + first * share
         return first
 
 
 def at_row(intervals: Intervals, index: int) -> Interval:
-    """The interval with this index of each trajectory."""
+    """Returns the interval with this index of each trajectory."""
     one = jax.tree.map(lambda x: jnp.asarray(x)[:, index], intervals)
     return Interval(one.begin, one.end, one.row, one.length, one.coefficients, one.jumps)
 
 
 def by_interval(intervals: Intervals) -> Interval:
-    """The intervals with their axis first, for a scan."""
+    """Moves the axis of intervals to the front, for a scan."""
     turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), intervals)
     return Interval(turned.begin, turned.end, turned.row, turned.length, turned.coefficients, turned.jumps)
 
 
 def between_rows(problem: InitialValueProblem, kind: str) -> Intervals:
-    """The intervals between consecutive rows of a problem's trajectories.
+    """Returns the intervals between consecutive rows of a problem's trajectories.
 
-    **Arguments:** `kind`: of the interpolation of inputs, as in `interpolation.interpolate`.
+    **Arguments:** `kind`: interpolation of inputs, as in `interpolate`.
     """
     begin, end = problem.ts[:, :-1], problem.ts[:, 1:]
     jumps = problem.jumps and problem.jumps.at((slice(None), slice(-1)))
@@ -227,7 +227,7 @@ def between_rows(problem: InitialValueProblem, kind: str) -> Intervals:
 def polynomials(
     ts: Float[AnyArray, "trajectory time"], us: Float[AnyArray, "trajectory time input"], kind: str
 ) -> tuple[Float[AnyArray, "trajectory interval input"], ...]:
-    """Coefficients of the inputs in each interval between rows, constant term first."""
+    """Computes polynomial coefficients of the inputs in each interval between rows, constant term first."""
     left, rise = us[:, :-1], us[:, 1:] - us[:, :-1]
     if us.shape[2] == 0 or kind == "hold":
         return (left,)

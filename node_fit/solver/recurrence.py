@@ -1,9 +1,9 @@
 """All steps of a march at once: Newton's method on a recurrence of states.
 
-A march over given steps is a recurrence, `y[i + 1] = step(y[i], x[i])`. One step after the other is a chain of small
-programs, for each of which a GPU waits. Newton's method on all steps together evaluates them as one batch, and solves
-the linear recurrence of the corrections by an associative scan: a few iterations of few large programs. The derivative
-is another linear recurrence, without iterations.
+A march over given steps is a recurrence, `y[i + 1] = step(y[i], x[i])`. Taken one after the other, the steps are a
+chain of small programs that a GPU has to wait for. Newton's method on all steps together evaluates them as one batch,
+and solves the linear recurrence of the corrections with an associative scan: a few iterations of few large programs.
+The derivative is another linear recurrence, without iterations.
 
 Lim, Zhu, Selfridge and Kasim, Parallelizing non-linear sequential models over the sequence length, ICLR 2024, who call
 it DEER.
@@ -19,33 +19,32 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 State = Float[Array, "trajectory state"]
 States = Float[Array, "step trajectory state"]
-# From the states before a step, and what is known of it, to the states after it, and what else is wanted of it.
-# Trajectories do not see each other.
+# Maps the states before a step and its data to the states after it and other outputs. Trajectories are independent.
 Step = Callable[[State, PyTree], tuple[State, PyTree]]
 Linear = Callable[[States], States]
 
-# Iterations after which the remaining steps are taken one after the other: one for every eight steps, within limits.
+# Number of iterations after which the remaining steps are taken sequentially: one for every eight steps, within limits.
 STEPS_OF_AN_ITERATION, FEWEST_ITERATIONS, MOST_ITERATIONS = 8, 8, 32
-# A correction is rounding if it is at most so many times the spacing of floating-point numbers.
+# Maximum correction that counts as rounding, in multiples of the spacing of floating-point numbers.
 ROUNDING = 4.0
-# Below a relative correction of this size, Newton's method squares the error.
+# Relative correction below which Newton's method squares the error.
 QUADRATIC = 1e-2
-# States are of order one: an iterate moves at most so far, since far from a solution a linear model says little.
+# Maximum move of an iterate, as linear models are inaccurate far from a solution; states are of order one.
 MOST_MOVE = 3.0
-# Steps of all trajectories that are solved at once; blocks of so many follow each other, which bounds the memory.
+# Maximum number of steps, over all trajectories, in a block that is solved at once, which bounds the memory.
 MOST_AT_ONCE = 2**18
 
 
 def solve_recurrence(step: Step, y0: State, xs: PyTree, guess: States | None = None) -> tuple[States, PyTree]:
-    """The states after every step, and what else each step returns.
+    """Computes the states after every step, and the other outputs of the steps.
 
-    They are to rounding those of `jax.lax.scan`, and so are their derivatives, of any kind and order.
+    To rounding, they are those of `jax.lax.scan`, and so are their derivatives of any kind and order.
 
     **Arguments:**
 
     - `step`: called with the states before a step, and with its part of `xs`.
     - `y0`: the states before the first step.
-    - `xs`: arrays with an axis for steps in front.
+    - `xs`: arrays with a leading axis for steps.
     - `guess`: states after every step, near the solution; those of `y0` if None.
     """
     count = len(jax.tree.leaves(xs)[0])
@@ -53,7 +52,7 @@ def solve_recurrence(step: Step, y0: State, xs: PyTree, guess: States | None = N
     size = max(MOST_AT_ONCE // len(y0), 1)
     if count <= size:
         return solve_block(step, y0, xs, guess)
-    # Of equal size but the first, which has the rest.
+    # All blocks have the same size except for the first, which takes the remainder.
     blocks = -(-count // size) - 1
     size = count // (blocks + 1)
     rest = count - blocks * size
@@ -69,7 +68,7 @@ def solve_recurrence(step: Step, y0: State, xs: PyTree, guess: States | None = N
 
 
 def solve_block(step: Step, y0: State, xs: PyTree, guess: States) -> tuple[States, PyTree]:
-    """`solve_recurrence` of steps that memory holds at once."""
+    """Runs `solve_recurrence` for steps that fit into memory at once."""
     steps = jax.vmap(step)
 
     def residuals(ys: States) -> States:
@@ -84,13 +83,13 @@ def solve_block(step: Step, y0: State, xs: PyTree, guess: States) -> tuple[State
 
 
 def linearize_march(residuals: Linear, ys: States) -> tuple[States, Linear]:
-    """The residuals at `ys`, and their derivative in a direction."""
+    """Returns the residuals at `ys`, and their directional derivative as a function."""
     off, linear = jax.linearize(residuals, ys)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return off, linear  # pyright: ignore[reportUnknownVariableType]
 
 
 def before_steps(y0: State, ys: States) -> States:
-    """The states before each step, from those after it."""
+    """Returns the states before each step, from those after it."""
     return jnp.concatenate([y0[None], ys[:-1]])
 
 
@@ -100,7 +99,7 @@ class Iterates(NamedTuple):
     - `ys`: states after each step.
     - `moves`: the largest relative correction of the last iteration.
     - `settled`: whether each step's states are correct to rounding.
-    - `number`: of iterations so far.
+    - `number`: number of iterations so far.
     """
 
     ys: States
@@ -110,9 +109,9 @@ class Iterates(NamedTuple):
 
 
 def iterate(residuals: Linear, guess: States) -> Iterates:
-    """Newton's iteration until the corrections are rounding.
+    """Runs Newton's iteration until the corrections are rounding.
 
-    After so many iterations, at least as many of the first steps are correct, whatever the guess.
+    After `n` iterations, at least the first `n` steps are correct, whatever the guess.
     """
     spacing = jnp.finfo(guess.dtype).eps
     most = min(max(len(guess) // STEPS_OF_AN_ITERATION, FEWEST_ITERATIONS), MOST_ITERATIONS)
@@ -121,13 +120,13 @@ def iterate(residuals: Linear, guess: States) -> Iterates:
         off, linear = linearize_march(residuals, at.ys)
         move = solve_affine(linear, -off)
         relative = jnp.abs(move) / (1 + jnp.abs(at.ys))
-        # Where a linear model grows beyond all numbers, it is wrong.
+        # A linear model that overflows is wrong.
         relative = jnp.where(jnp.isfinite(relative), relative, jnp.inf).max(axis=(1, 2))
         moves = relative.max()
-        # Newton's method squares the error, so two corrections foretell the next one; a single one foretells nothing.
+        # Newton's method squares the error, so two corrections predict the next one; a single one is not enough.
         foretold = jnp.where(at.number > 0, moves * (moves / at.moves) ** 2, jnp.inf)
         close = (moves <= QUADRATIC) & (foretold <= spacing)
-        # Rounding shrinks no further.
+        # Corrections that no longer shrink are rounding.
         still = (moves <= QUADRATIC**2) & (moves >= at.moves / 2)
         ys = at.ys + jnp.clip(jnp.nan_to_num(move), -MOST_MOVE, MOST_MOVE)
         return Iterates(ys, moves, (relative <= ROUNDING * spacing) | close | still, at.number + 1)
@@ -142,18 +141,18 @@ def iterate(residuals: Linear, guess: States) -> Iterates:
 
 @custom_vmap
 def first_unsettled(settled: Bool[Array, " step"]) -> Int[Array, ""]:
-    """The first step that is not settled; the number of steps if there is none."""
+    """Returns the first step that is not settled, or the number of steps if all are."""
     return jnp.where(settled.all(), len(settled), jnp.argmin(settled))
 
 
 @first_unsettled.def_vmap
 def _(size: int, mapped: list[bool], settled: Bool[Array, "member step"]) -> tuple[Int[Array, ""], bool]:
-    # Of all members, since a loop whose length differs between them would copy its arrays in every step.
+    # The first over all members, since a loop whose length differs between them would copy its arrays in every step.
     return first_unsettled(settled.all(axis=0)), False
 
 
 def march_on(step: Step, y0: State, xs: PyTree, ys: States, first: Int[Array, ""]) -> States:
-    """Takes the steps from the `first` on one after the other, and leaves those before it as they are."""
+    """Takes the steps from `first` on sequentially, and leaves earlier steps unchanged."""
 
     def body(i: Array, ys: States) -> States:
         y = jnp.where(i > 0, ys[jnp.maximum(i - 1, 0)], y0)
@@ -163,9 +162,9 @@ def march_on(step: Step, y0: State, xs: PyTree, ys: States, first: Int[Array, ""
 
 
 def solve_affine(linear: Linear, known: States) -> States:
-    """Solves `x[i] - J[i] x[i - 1] = known[i]` for all `i` by an associative scan.
+    """Solves `x[i] - J[i] x[i - 1] = known[i]` for all `i` with an associative scan.
 
-    **Arguments:** `linear`: the left side as a function of `x`, where `x[-1]` is 0.
+    **Arguments:** `linear`: the left side as a function of `x`, with `x[-1] = 0`.
     """
     units = jnp.eye(known.shape[-1], dtype=known.dtype)
 
@@ -182,8 +181,8 @@ Affine = tuple[Float[Array, "step trajectory state state"], States]
 
 
 def compose(first: Affine, then: Affine) -> Affine:
-    """The affine map that is `first` and, after it, `then`."""
+    """Composes two affine maps, applying `first` and then `then`."""
     (a, b), (c, d) = first, then
-    # Sums of products are compiled into one kernel; these matrices are too small for a kernel of their own.
+    # Sums of products are compiled into one kernel; these matrices are too small for a matmul kernel.
     product = (c[..., :, :, None] * a[..., None, :, :]).sum(axis=-2)
     return product, (c * b[..., None, :]).sum(axis=-1) + d

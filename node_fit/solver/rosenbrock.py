@@ -1,4 +1,4 @@
-"""A step of Rodas5P, a Rosenbrock method for stiff equations: one Jacobian and its factors a step, and no iterations.
+"""A step of Rodas5P, a Rosenbrock method for stiff equations: one factorized Jacobian per step, and no iterations.
 
 Steinebach, G. (2023): Construction of Rosenbrock-Wanner method Rodas5P and numerical benchmarks within the Julia
 Differential Equations package. BIT Numerical Mathematics 63, 27. The coefficients are those of the form of Hairer and
@@ -22,7 +22,7 @@ STAGES = 8
 
 
 def pad_rows(*rows: tuple[float, ...]) -> np.ndarray:
-    """A triangular matrix of the coefficients of earlier stages."""
+    """Pads rows of coefficients of earlier stages to a triangular matrix."""
     return np.array([[*row, *[0.0] * (STAGES - len(row))] for row in rows])
 
 
@@ -52,14 +52,14 @@ COUPLINGS = pad_rows(
 ROSENBROCK_ERROR_ORDER = 5
 
 
-# Rows of a matrix from which on its factors are cheaper than its inverse, of which a product for each stage is.
+# Number of rows from which on triangular factors are cheaper than the inverse and a product with it per stage.
 LARGE_MATRIX = 100
 # The inverse of a matrix, or its triangular factors with the order of their rows.
 Factors = Float[Array, "column row"] | tuple[Float[Array, "row column"], Int[Array, " row"]]
 
 
 def factorise(matrix: Float[Array, "row column"]) -> Factors:
-    """What solves linear systems of a matrix."""
+    """Computes the inverse or the triangular factors of a matrix, to solve linear systems."""
     if len(matrix) < LARGE_MATRIX:
         return jnp.linalg.inv(matrix)
     lower_and_upper, order = jax.scipy.linalg.lu_factor(matrix)
@@ -70,7 +70,7 @@ def factorise(matrix: Float[Array, "row column"]) -> Factors:
 def solve_factorised(
     matrix: Float[Array, "row column"], factors: Factors, right: Float[Array, " row"]
 ) -> Float[Array, " column"]:
-    """The solution of a linear system whose factors are known; tangents need no derivative of the factors."""
+    """Solves a linear system with known factors; tangents need no derivative of the factors."""
     return jax.scipy.linalg.lu_solve(factors, right) if isinstance(factors, tuple) else factors @ right
 
 
@@ -95,19 +95,21 @@ def rosenbrock_step(
     depends_on_time: bool,
     jacobian: Callable[[Float[Array, " moving"]], Float[Array, "moving moving"]] | None = None,
 ) -> tuple[Float[Array, " moving"], Float[Array, " moving"]]:
-    """The state after a step, and its estimated error.
+    """Computes the state after a step, and its estimated error.
 
-    **Arguments:** `depends_on_time`: whether the rates do. `jacobian`: of the rates at a state; by a derivative for
-    each state if None.
+    **Arguments:** `depends_on_time`: whether the rates depend on time. `jacobian`: returns the Jacobian of the rates at
+    a state; if None, it is computed with one derivative per state.
     """
     slopes = jax.jacfwd(rates, argnums=1)(time, state) if jacobian is None else jacobian(state)
     matrix = jnp.eye(state.size) / (GAMMA * step) - slopes
     factors = factorise(jax.lax.stop_gradient(matrix))
-    drift = jax.jvp(lambda at: rates(at, state), (time,), (jnp.ones_like(time),))[1] if depends_on_time else None
+    drift = (
+        jax.jvp(lambda moment: rates(moment, state), (time,), (jnp.ones_like(time),))[1] if depends_on_time else None
+    )
 
     def add_stage(count: Int[Array, ""], stages: Float[Array, "stage moving"]) -> Float[Array, "stage moving"]:
-        at = time + jnp.asarray(NODES)[count] * step if depends_on_time else time
-        right = rates(at, state + jnp.asarray(WEIGHTS)[count] @ stages)
+        stage_time = time + jnp.asarray(NODES)[count] * step if depends_on_time else time
+        right = rates(stage_time, state + jnp.asarray(WEIGHTS)[count] @ stages)
         right = right + (jnp.asarray(COUPLINGS)[count] @ stages) / step
         if drift is not None:
             right = right + (step * jnp.asarray(TIME_WEIGHTS)[count]) * drift

@@ -1,7 +1,7 @@
-"""Steps that end at every row, where inputs may have a kink and states may jump: no step crosses one.
+"""Steps that end at every row, since inputs can have a kink and states can jump there.
 
-Explicit methods step adaptively here for predictions and validation, at a cost that is linear in the rows. Implicit
-methods and the user's own solvers take Diffrax's steps; where fields have triggers, Rosenbrock steps.
+Explicit methods step adaptively here for predictions and validation, at a cost linear in the number of rows. Implicit
+methods and user-supplied solvers take Diffrax's steps, or Rosenbrock steps if the field has triggers.
 """
 
 import functools
@@ -26,25 +26,25 @@ from .rosenbrock import ROSENBROCK_ERROR_ORDER, rosenbrock_step
 from .switches import at_given_ends, has_stops, rates_in, split_at_switches
 from .triggers import Solve, Triggers, TriggerWatch, choose_by_trajectory, has_triggers
 
-# The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
-# Ordinary Differential Equations I, 1993, section II.4).
+# Target fraction of the tolerance, and limits of the change in step size (Hairer, Norsett and Wanner, Solving Ordinary
+# Differential Equations I, 1993, section II.4).
 STEP_SAFETY, LEAST_STEP_FACTOR, GROW = 0.9, 0.2, 5.0
-# A step that is a smaller fraction of its interval makes no progress.
+# Fraction of its interval below which a step makes no progress.
 VANISHING = 1e-7
-# A step that would end less than this fraction of itself before the end of its interval goes to the end.
+# A step is extended to the end of its interval if it would end less than this fraction of itself before it.
 NEARLY = 1e-3
-# A larger state (they are of order one) has run away.
+# Magnitude above which a state has diverged; states are of order one.
 AWAY = 100.0
 
-# From times within an interval and states to derivatives, for all trajectories.
+# Maps times within an interval and states to derivatives, for all trajectories.
 Rates = Callable[[Array, Array], Array]
 # A time or a step, as Diffrax passes it to a controller.
 Scalar = float | int | AnyArray
-# What Diffrax passes on to a root finder.
+# Options that Diffrax passes on to a root finder.
 Options = dict[str, object]
 Tags = frozenset[object]
 Stepped = tuple[PyTree, PyTree, PyTree]
-# What a root finder is given: `(y, args)` to a residual, and what else it gives.
+# The function given to a root finder: maps `(y, args)` to a residual and auxiliary output.
 Fn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 RootFinder = optx.AbstractRootFinder[PyTree, PyTree, PyTree, PyTree]
 
@@ -54,8 +54,8 @@ class Front(eqx.Module):
 
     - `y`, `slope`: states and their derivatives, which the next step needs.
     - `step`: the next step to try.
-    - `sound`: whether a trajectory has been solved so far.
-    - `watch`: what is remembered of triggers; None if the field has none.
+    - `sound`: whether the solve of a trajectory has succeeded so far.
+    - `watch`: state of the triggers; None if the field has none.
     """
 
     y: Float[Array, "trajectory state"]
@@ -66,7 +66,7 @@ class Front(eqx.Module):
 
 
 def reached(front: Front) -> Float[Array, "trajectory state"]:
-    """The states; infinite where a trajectory has run away, NaN where its solve has failed otherwise."""
+    """Returns the states; infinite for trajectories that diverged, NaN for solves that failed otherwise."""
     away = ~(jnp.abs(front.y) < AWAY).all(axis=1)
     return jnp.where(front.sound[:, None], front.y, jnp.where(away, jnp.inf, jnp.nan)[:, None])
 
@@ -78,14 +78,14 @@ def first_front(
     first: Interval,
     tolerances: Tolerances,
 ) -> Front:
-    """The front at the start of all trajectories.
+    """Returns the front at the start of all trajectories.
 
     **Arguments:**
 
     - `field`: called with `(t, y, u)` of one trajectory.
-    - `origin`: the field's time where the intervals' time is 0.
+    - `origin`: the field's time at which the intervals' time is 0.
     - `y0`: states at the beginning of the `first` interval, whose length is the first step to try.
-    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
+    - `tolerances`: relative and absolute, as returned by `Solver.tolerances`.
     """
     slope = jax.vmap(field)(origin + first.begin, y0, first.inputs_at(first.begin))
     length = first.end - first.begin
@@ -96,13 +96,13 @@ def first_front(
 
 
 def scaled_norm(ratios: Float[Array, "trajectory state"]) -> Float[Array, " trajectory"]:
-    """Of all states; infinite where it is not finite."""
+    """Returns the root mean square over all states; infinite if it is not finite."""
     error = jnp.sqrt(jnp.mean(ratios**2, axis=1))
     return jnp.where(jnp.isfinite(error), error, jnp.inf)
 
 
 def after_jumps(front: Front, interval: Interval, triggers: Triggers, rates: Rates) -> Front:
-    """The front after the jumps at the beginning of an interval, and what these trigger."""
+    """Returns the front after the jumps at the beginning of an interval and the events they trigger."""
     length = interval.end - interval.begin
     y, watch, sound = interval.begun(front.y), front.watch, front.sound
     if watch is not None:
@@ -111,17 +111,17 @@ def after_jumps(front: Front, interval: Interval, triggers: Triggers, rates: Rat
     return Front(y, rates(jnp.zeros_like(length), y), front.step, sound, watch)
 
 
-# From beginnings, lengths and states, and the derivatives there if they are known, to the states after a step, their
-# errors, and the derivatives there if they are known.
+# Maps start times, lengths, states and optionally derivatives at the start to the states after a step, their errors,
+# and optionally the derivatives there.
 TakeStep = Callable[[Array, Array, Array, Array | None], tuple[Array, Array, Array | None]]
 
 
 class AdaptiveMethod(NamedTuple):
     """A method whose steps adapt to an estimated error.
 
-    - `step_of`: its step, for a field, the field's time where that of intervals is 0, and an interval.
+    - `step_of`: its step, for a field, the field's time at which the intervals' time is 0, and an interval.
     - `error_order`: the error is proportional to this power of the step.
-    - `least`: a step that is a smaller share of its interval makes no progress.
+    - `least`: the share of its interval below which a step makes no progress.
     """
 
     step_of: Callable[[VectorField, Float[Array, " trajectory"], Interval], TakeStep]
@@ -130,14 +130,14 @@ class AdaptiveMethod(NamedTuple):
 
 
 def rates_within(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> Rates:
-    """The derivatives at times since an interval's beginning."""
+    """Returns the derivatives as a function of the time since an interval's beginning."""
 
     within = rates_in(field, origin, interval)
     return lambda passed, y: within(interval.begin + passed, y)
 
 
 def explicit_method(name: str) -> AdaptiveMethod:
-    """A method in `EXPLICIT` with an error estimate."""
+    """Returns an adaptive method for a name in `EXPLICIT` that has an error estimate."""
     table = tableau(name)
 
     def step_of(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> TakeStep:
@@ -153,7 +153,7 @@ def explicit_method(name: str) -> AdaptiveMethod:
 
 
 def rosenbrock_method(least: float) -> AdaptiveMethod:
-    """Rodas5P, for stiff fields."""
+    """Returns Rodas5P, for stiff fields."""
 
     def step_of(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> TakeStep:
         def one(own: Interval, origin: Array, passed: Array, h: Array, y: Array) -> tuple[Array, Array]:
@@ -191,11 +191,11 @@ def advance_adaptive(
     - `method`: the steps.
     - `field`, `origin`: as in `first_front`.
     - `intervals`, `front`: the intervals, and the front at the beginning of the first.
-    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
-    - `max_steps`: steps in one interval after which a trajectory counts as failed.
-    - `backward`: whether derivatives are those of reverse mode, which keeps states on the way, instead of forward mode.
+    - `tolerances`: relative and absolute, as returned by `Solver.tolerances`.
+    - `max_steps`: maximum number of steps in one interval; a trajectory that needs more has failed.
+    - `backward`: support reverse-mode derivatives, which keeps intermediate states, instead of forward mode.
 
-    **Returns:** states at the end of each interval, infinite from where a solve failed, and the front there.
+    **Returns:** states at the end of each interval, infinite once a solve has failed, and the front there.
     """
     power, (rtol, atol) = method.error_order, tolerances
     reverse = functools.partial(while_loop, max_steps=max_steps, kind="checkpointed")
@@ -207,70 +207,70 @@ def advance_adaptive(
         rates, take = rates_within(field, origin, interval), method.step_of(field, origin, interval)
 
         def goes_on(carry: tuple[Array, Front, Array]) -> Array:
-            passed, at, count = carry
-            return jnp.any(at.sound & (passed < length)) & (count < max_steps)
+            passed, current, count = carry
+            return jnp.any(current.sound & (passed < length)) & (count < max_steps)
 
         def step(carry: tuple[Array, Front, Array]) -> tuple[Array, Front, Array]:
-            passed, at, count = carry
-            left = length - passed
-            last = at.step >= left * (1 - NEARLY)
-            h = jnp.where(last, left, at.step)
-            after, errors, slope = take(passed, h, at.y, at.slope)
-            allowed = atol + rtol * jnp.maximum(jnp.abs(at.y), jnp.abs(after))
+            passed, current, count = carry
+            remaining = length - passed
+            last = current.step >= remaining * (1 - NEARLY)
+            h = jnp.where(last, remaining, current.step)
+            after, errors, slope = take(passed, h, current.y, current.slope)
+            allowed = atol + rtol * jnp.maximum(jnp.abs(current.y), jnp.abs(after))
             error = scaled_norm(errors / allowed)
-            active = at.sound & (passed < length)
+            active = current.sound & (passed < length)
             accepted = active & (error <= 1)
             factor = jnp.clip(STEP_SAFETY * jnp.maximum(error, 1e-10) ** (-1 / power), LEAST_STEP_FACTOR, GROW)
-            # A step that was shortened to end at the row is no reason for a shorter next step.
-            next_step = jnp.where(accepted & last, jnp.maximum(at.step, h * factor), h * factor)
+            # A step that was shortened to end at the row must not shorten the next one.
+            next_step = jnp.where(accepted & last, jnp.maximum(current.step, h * factor), h * factor)
             end = jnp.where(last, length, passed + h)
-            watch = at.watch
+            watch = current.watch
             if watch is not None:
                 again: Solve = lambda y, t, h: take(t - interval.begin, h, y, None)[0]  # noqa: E731
-                stop = triggers.stopped(again, interval.begin + passed, h, at.y, after, watch)
+                stop = triggers.stopped(again, interval.begin + passed, h, current.y, after, watch)
                 after, accepted = stop.y, accepted & ~stop.lost
                 end = jnp.where(stop.share < 1, passed + stop.share * h, end)
                 watch = choose_by_trajectory(accepted, stop.watch, watch)
                 next_step = jnp.where(stop.lost, h * LEAST_STEP_FACTOR, next_step)
             passed = jnp.where(accepted, end, passed)
-            y = jnp.where(accepted[:, None], after, at.y)
+            y = jnp.where(accepted[:, None], after, current.y)
             failed = active & (next_step < method.least * length)
             failed = failed if watch is None else failed | watch.endless
             slope = rates(passed, y) if slope is None else slope
-            moved = Front(
+            advanced = Front(
                 y=y,
-                slope=jnp.where(accepted[:, None], slope, at.slope),
-                step=jnp.where(active, next_step, at.step),
-                sound=at.sound & ~failed,
+                slope=jnp.where(accepted[:, None], slope, current.slope),
+                step=jnp.where(active, next_step, current.step),
+                sound=current.sound & ~failed,
                 watch=watch,
             )
-            return passed, moved, count + 1
+            return passed, advanced, count + 1
 
         triggers = Triggers(field, origin, interval.inputs_at, length, tolerances)
         is_smooth = intervals.are_smooth and not has_stops(field)
         start = front if is_smooth else after_jumps(front, interval, triggers, rates)
         none = vary_together((jnp.zeros_like(length), start, jnp.zeros((), jnp.int32)), start.slope)
-        passed, moved, _ = loop(goes_on, step, none)
-        moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))
-        return moved, reached(moved)
+        passed, advanced, _ = loop(goes_on, step, none)
+        advanced = eqx.tree_at(lambda f: f.sound, advanced, advanced.sound & (passed >= length))
+        return advanced, reached(advanced)
 
     front, ys = jax.lax.scan(through, vary_together(front, front.slope), by_interval(intervals))
     return at_given_ends(jnp.swapaxes(ys, 0, 1), index), front
 
 
-# A first step is at least so many times the spacing of floating-point numbers.
+# Minimum first step, in multiples of the spacing of floating-point numbers.
 LEAST_FIRST_STEP = 8
 
 
 class StepControl(diffrax.PIDController):
-    """Diffrax's controller of adaptive steps, but it chooses the first step, and gets over a step that fails.
+    """A Diffrax step size controller that also chooses the first step and recovers from failed steps.
 
-    - The first step is `first`, or where that is 0 the problem's scale chooses it (Hairer, Norsett and Wanner, as
-      above). On a stiff field, Newton's iteration may overflow in a step as long as from row to row.
-    - A step to states that aren't finite is rejected. In Diffrax it may make the length of all later steps NaN.
-    - A step that was shortened to end at a row is no reason for a shorter next step.
+    - The first step is `first`, or if that is 0, is chosen from the problem's scale (Hairer, Norsett and Wanner, as
+      above). On a stiff field, Newton's iteration can overflow in a step as long as the row spacing.
+    - A step to states that aren't finite is rejected. In Diffrax it can make the length of all later steps NaN.
+    - A step that was shortened to end at a row does not shorten the next one.
 
-    Its state is that of Diffrax's, and the length of the next step.
+    Its state is Diffrax's controller state and the length of the next step.
     """
 
     rtol: Tolerance  # a number, or one for each state
@@ -290,7 +290,7 @@ class StepControl(diffrax.PIDController):
     ) -> tuple[Scalar, PyTree]:
         end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
         least = LEAST_FIRST_STEP * jnp.finfo(jnp.result_type(t0)).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
-        # Not `maximum`, which would keep the NaN of a field that isn't finite near the start.
+        # `maximum` would keep the NaN of a field that isn't finite near the start.
         chosen = jnp.where(end - t0 > least, end - t0, least)
         step = jax.lax.stop_gradient(jnp.where(self.first > 0, self.first, chosen))
         return t0 + step, (state, step)
@@ -319,12 +319,13 @@ class StepControl(diffrax.PIDController):
 
 
 class Guarded(eqx.Module):
-    """A field that has finite derivatives wherever a step tries it, so that a step that fails is only rejected.
+    """A field whose derivatives are finite wherever a step evaluates it, so that a failed step is only rejected.
 
-    The derivative of an implicit step solves a linear equation, which raises an error if the field's is not finite.
+    The derivative of an implicit step solves a linear equation, which raises an error if the field's derivative is not
+    finite.
 
-    - `rates`: the field, as Diffrax calls it. Where its value is not finite, its derivatives count as 0.
-    - `safe`: states at which it can be differentiated instead, since 0 times a derivative of NaN would be NaN.
+    - `rates`: the field, as Diffrax calls it. Its derivatives are set to 0 if its value is not finite.
+    - `safe`: states at which it is then differentiated instead, since 0 times a NaN derivative would be NaN.
     """
 
     rates: Callable[..., Array]
@@ -336,7 +337,7 @@ class Guarded(eqx.Module):
 
 @eqx.filter_custom_jvp
 def rate(rates: Callable[..., Array], t: Array, y: Array, safe: Array) -> Array:
-    """`rates(t, y, None)`."""
+    """Returns `rates(t, y, None)`."""
     return rates(t, y, None)
 
 
@@ -351,15 +352,15 @@ def _(primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...]) -> tuple[Array,
 
 
 class SafeRoot(RootFinder):
-    """A root finder of Diffrax's methods that returns 0 if it fails, so that later stages and derivatives are finite.
+    """A root finder for Diffrax's methods that returns 0 if it fails, so that later stages and derivatives are finite.
 
-    Diffrax rejects the step, but first goes on from what the iteration has reached, which may be near overflow. The
-    roots are derivatives or increments of states, so 0 is harmless.
+    Diffrax rejects the step, but first continues from the last iterate, which can be near overflow. The roots are
+    derivatives or increments of states, so 0 is harmless.
 
-    - `rtol`, `atol`, `norm`: those of `inner`, which Diffrax may set.
+    - `rtol`, `atol`, `norm`: those of `inner`, which Diffrax can set.
     """
 
-    # Diffrax's own objects stand for tolerances that it will set.
+    # Diffrax uses placeholder objects for tolerances that it will set.
     rtol: Any
     atol: Any
     norm: Any
@@ -385,14 +386,14 @@ class SafeRoot(RootFinder):
         return jax.tree.map(lambda x: jnp.where(result == RESULTS.successful, x, 0), y), aux, stats
 
     def finder(self, y: PyTree) -> RootFinder:
-        """The `inner` root finder, with a tolerance that its iteration can reach in floating-point numbers."""
+        """Returns the `inner` root finder with a tolerance that is reachable in floating-point arithmetic."""
         least = jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps / getattr(self.inner, "kappa", 1)
-        given = self.rtol, jnp.maximum(self.atol, least), self.norm
-        return eqx.tree_at(lambda finder: (finder.rtol, finder.atol, finder.norm), self.inner, given)
+        settings = self.rtol, jnp.maximum(self.atol, least), self.norm
+        return eqx.tree_at(lambda finder: (finder.rtol, finder.atol, finder.norm), self.inner, settings)
 
 
 def with_safe_roots(method: Method) -> Method:
-    """The method, with a `SafeRoot` if it is implicit."""
+    """Returns the method, with a `SafeRoot` if it is implicit."""
     if not isinstance(method, diffrax.AbstractImplicitSolver):
         return method
     inner = method.root_finder
@@ -402,7 +403,7 @@ def with_safe_roots(method: Method) -> Method:
 class StepPath(NamedTuple):
     """A solve of one trajectory, or of several as one equation.
 
-    - `ys`: states at the times asked for. `ok`: whether the solve came to its end.
+    - `ys`: states at the requested times. `ok`: whether the solve reached its end.
     - `step`: the step it would take next.
     """
 
@@ -429,9 +430,9 @@ def solve(
     **Arguments:**
 
     - `rates`: the field, called with `(t, y, args)`. `y0`: states at the beginning.
-    - `ts`: beginning, end, and the times at which states are wanted.
+    - `ts`: beginning, end, and the times at which states are requested.
     - `tolerances`, `max_steps`: as in `Solver`.
-    - `first`: the first step to try; where it is 0, the problem's scale chooses it.
+    - `first`: the first step to try; if 0, it is chosen from the problem's scale.
     - `even`: the length of all steps; None for adaptive ones.
     - `jump_ts`: times at which the field jumps, which no step crosses.
     """
@@ -439,7 +440,7 @@ def solve(
     controller = step_control(method, tolerances, first) if even is None else diffrax.ConstantStepSize()
     if jump_ts is not None and isinstance(controller, StepControl):
         controller = diffrax.ClipStepSizeController(controller, jump_ts=jnp.asarray(jump_ts))
-    # What the field reads becomes an argument of its derivative.
+    # Values that the field closes over become arguments of its derivative.
     field = Guarded(eqx.filter_closure_convert(rates, begin, y0, None), jax.lax.stop_gradient(y0))
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
@@ -463,14 +464,14 @@ def solve(
 
 
 def step_control(method: Method, tolerances: Tolerances, first: Array | float = 0.0) -> StepControl:
-    """The control of adaptive steps; arguments as in `solve`."""
+    """Returns the controller of adaptive steps; arguments as in `solve`."""
     # On a stiff field, a controller that uses only the last error rejects every other step.
     p, i = (0.3, 0.4) if isinstance(method, diffrax.AbstractImplicitSolver) else (0.0, 1.0)
     return StepControl(rtol=tolerances[0], atol=tolerances[1], pcoeff=p, icoeff=i, first=first)
 
 
 def next_step(step: Array, before: Array, after: Array) -> Array:
-    """The first step of each trajectory after a row: the last one goes on, unless its states jump there."""
+    """Returns the first step of each trajectory after a row: the current one, or 0 if its states jump there."""
     return jnp.where((before == after).all(axis=1), step, 0)
 
 
@@ -482,9 +483,9 @@ def advance_implicit(
     tolerances: Tolerances,
     max_steps: int,
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
-    """Solves through intervals, each trajectory on its own; arguments as in `row_steps.advance`.
+    """Solves through intervals, independently for each trajectory; arguments as in `advance_adaptive`.
 
-    All intervals together may take `max_steps` plus one step per interval; where states jump, each may.
+    All intervals together can take `max_steps` plus one step per interval; with jumps, each interval can.
     """
     if intervals.jumps is not None:
         return advance_implicit_with_jumps(method, problem, intervals, front, tolerances, max_steps)
@@ -493,7 +494,7 @@ def advance_implicit(
 
     def one(own: Intervals, origin: Array, at: Front, rtol: Tolerance, atol: Tolerance) -> tuple[Array, Front]:
         def rates(t: Array, y: Array, args: PyTree) -> Array:
-            # At the end of an interval its own inputs still hold; after a jump, Diffrax begins just behind it.
+            # An interval's inputs hold up to and including its end; after a jump, Diffrax starts just past it.
             index = jnp.clip(jnp.searchsorted(own.end, t, side="left"), 0, own.end.shape[0] - 1)
             here = jax.tree.map(lambda x: x[index][None], own)
             interval = Interval(here.begin, here.end, here.row, here.length, here.coefficients)
@@ -519,7 +520,7 @@ def advance_implicit_with_jumps(
     tolerances: Tolerances,
     max_steps: int,
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
-    """`advance`, one interval after another, with the jumps of the states between them."""
+    """Solves through intervals one after another, with the jumps of the states between them."""
 
     def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
         one = jax.tree.map(lambda x: x[:, None], replace(interval, jumps=None))
@@ -533,15 +534,15 @@ def advance_implicit_with_jumps(
     return jnp.swapaxes(ys, 0, 1), front
 
 
-# From the field with its inputs, both ends of an interval, the states at the first, and the first step or 0 to choose
-# it, to the solve up to the second.
+# Maps the field with its inputs, both ends of an interval, the states at its start, and the first step (0 to choose it)
+# to the solve up to its end.
 SolveOne = Callable[[Driven, Float[Array, "2"], Float[Array, " state"], Float[Array, ""]], StepPath]
 
 
 def solve_by_row(problem: InitialValueProblem, kind: str, solve_one: SolveOne) -> Solution:
-    """Solves all trajectories at their times, each on its own.
+    """Solves all trajectories at their times, independently of each other.
 
-    **Arguments:** `kind`: of the interpolation of inputs; `solve_one`: solves one trajectory through one interval.
+    **Arguments:** `kind`: interpolation of inputs; `solve_one`: solves one trajectory through one interval.
     """
 
     def through(carry: tuple[Array, Array, Array], interval: Interval) -> tuple[tuple[Array, Array, Array], Array]:

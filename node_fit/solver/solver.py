@@ -1,4 +1,4 @@
-"""The solver of trajectories, its settings, and its solves of trajectories that are spread over devices."""
+"""The trajectory solver, its settings, and its solves of trajectories spread over several devices."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -59,12 +59,12 @@ EVERYWHERE, SPREAD_AXIS = PartitionSpec(), PartitionSpec(AXIS)
 
 
 def on_each_device(method: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Lets each device solve its own trajectories, in a program that is traced for several of them.
+    """Wraps a method so that each device solves its own trajectories in a program traced for several devices.
 
-    Left to itself, XLA adds up the gradients of all devices in every step of a solve. Here they are added once.
+    By default, XLA sums the gradients of all devices in every step of a solve. Here they are summed once.
 
     **Arguments:** `method`: a method of a solver, called with a problem, with arrays that have one row for each
-    trajectory or a single one for all, and with options. It returns arrays with an axis for trajectories in front.
+    trajectory or a single one for all, and with options. It returns arrays with a leading trajectory axis.
     """
 
     @functools.wraps(method)
@@ -79,7 +79,7 @@ def on_each_device(method: Callable[..., PyTree]) -> Callable[..., PyTree]:
             return method(solver, replace(own, field=field, bound=bound), *arrays, **options)
 
         rows = tuple(EVERYWHERE if array.shape[0] != trajectories else SPREAD_AXIS for array in arrays)
-        # No value has to be the same on all devices, which is what JAX would check.
+        # `check_vma=False`, since no value has to be the same on all devices.
         on_mesh = jax.shard_map(part, in_specs=(EVERYWHERE, SPREAD_AXIS, rows), out_specs=SPREAD_AXIS, check_vma=False)
         return on_mesh(shared, replace(problem, field=None, bound=None), arrays)
 
@@ -90,8 +90,8 @@ def on_each_device(method: Callable[..., PyTree]) -> Callable[..., PyTree]:
 AUTO = "auto"
 MarchName = Literal["auto", "sequential", "parallel"]
 MARCHES = ("auto", "sequential", "parallel")
-# On a GPU, steps that are taken at once pay up to so many states, whose Jacobians are solved with, and up to so many
-# derivatives in a step: of 2 states, in 2,000 trajectories (docs/performance.md).
+# Maximum number of states, whose Jacobians are solved with, and of derivatives in a step for which taking all steps at
+# once pays off on a GPU: those of 2 states in 2,000 trajectories (docs/performance.md).
 MAX_PARALLEL_STATES, MAX_PARALLEL_DERIVATIVES = 16, 6_000
 
 
@@ -104,19 +104,19 @@ class Solver(eqx.Module):
     - `method`: `tsit5` (the default), `dopri5`, `dopri8`, `bosh3`, `heun`; for stiff fields `kvaerno5`, `kvaerno3`,
       `implicit_euler`; `exponential`, one step from row to row, exact for the linear part of a field; `euler`, which
       estimates no error; or a `diffrax.AbstractSolver`.
-    - `rtol`, `atol`: relative and absolute tolerance of a step, in states of order one; a number, or one for each
-      state, hidden ones included. None stands for 1e-5 and a hundredth of `rtol`; in `fit`, driven records get
-      tolerances of their own.
+    - `rtol`, `atol`: relative and absolute tolerance of a step, for states of order one; a number, or one for each
+      state, hidden ones included. None stands for 1e-5 and a hundredth of `rtol`; in `fit`, driven records have
+      different defaults.
     - `stepping`: the steps in training. `held` (the default of explicit methods): steps that meet the tolerances and
       stay the same within a chunk, so that the loss is smooth, which line searches need. `adaptive` (the default of
       implicit methods and of your own solver): every solve chooses its steps. `even` (the default of `euler`): one
       step per mean interval of the measured times, whatever the error; cheap for records sampled finely and evenly.
-    - `max_steps`: steps after which a solve counts as failed.
+    - `max_steps`: maximum number of steps; a solve that needs more has failed.
     - `adjoint`: how gradients pass through the steps: `checkpointed` (exact, memory logarithmic in the steps),
-      `direct` (exact, may be differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward
+      `direct` (exact, can be differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward
       mode only). Held steps have exact gradients with all of them; use `direct` to differentiate again.
     - `inputs`: interpolation of inputs between measurements: `linear`, `cubic`, or `hold` for the last value; `auto`
-      stands for `linear`, or in `fit` for what the inputs look like.
+      stands for `linear`, or in `fit` for a choice based on the inputs.
     - `march`: how held and even steps are taken: `sequential`, one after the other, or `parallel`, all at once by
       Newton's method, with the same results to rounding; `auto` is `parallel` on a GPU for few trajectories of few
       states. Fields with triggers or switches march sequentially.
@@ -154,8 +154,8 @@ class Solver(eqx.Module):
         check_choice("adjoint", adjoint, ADJOINTS)
         check_choice("inputs", inputs, (*INTERPOLATIONS, AUTO))
         check_choice("march", march, MARCHES)
-        for key, given in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
-            check_positive(key, given)
+        for key, value in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
+            check_positive(key, value)
         check_stepping(method, stepping)
         self.method = method
         self.rtol = tuple(rtol) if isinstance(rtol, Sequence) else rtol
@@ -167,7 +167,7 @@ class Solver(eqx.Module):
         self.march = march
 
     def for_data(self, *, driven: bool = False, inputs: str = "linear") -> "Solver":
-        """The solver with all options chosen, for records that inputs of this kind drive, or for autonomous ones."""
+        """Returns the solver with all options chosen, for records driven by inputs of this kind or autonomous ones."""
         if self.inputs != AUTO and self.rtol is not None and self.atol is not None:
             return self
         rtol, atol = with_defaults(self.rtol, self.atol, driven)
@@ -180,9 +180,9 @@ class Solver(eqx.Module):
         **Arguments:**
 
         - `problem`: the trajectories.
-        - `joint`: solve all of them as one equation with common steps. They must share their times. It halves the cost
-          of a gradient; a trajectory's error then depends a little on its neighbours.
-        - `adjoint`: in place of the solver's own.
+        - `joint`: solve all of them as one equation with common steps. They must share their times. This halves the
+          cost of a gradient; a trajectory's error then depends a little on its neighbours.
+        - `adjoint`: overrides the solver's own.
         """
         p, inputs, adjoint = problem, self.interpolation, adjoint or self.adjoint
         if has_stops(p.field):
@@ -201,8 +201,8 @@ class Solver(eqx.Module):
             driven = Driven(p.field, ts, us, origin, inputs)
             return self._diffeqsolve(driven, ts, y0, adjoint=adjoint)
 
-        each = jax.vmap(one)(p.ts, p.y0, p.us, p.origin)
-        return Solution(each.ys, each.ok)
+        paths = jax.vmap(one)(p.ts, p.y0, p.us, p.origin)
+        return Solution(paths.ys, paths.ok)
 
     @on_each_device
     def solve_held(
@@ -215,7 +215,7 @@ class Solver(eqx.Module):
         - `problem`: the trajectories, solved at their times. A trajectory that exceeds its bound has failed.
         - `grid`: nodes of the steps, shape `(trajectory, node)`; with `between_rows`, as fractions of every interval
           between two rows, shape `(1, node)`.
-        - `adjoint`: in place of the solver's own; between rows, derivatives of any kind exist.
+        - `adjoint`: overrides the solver's own; between rows, derivatives of any kind exist.
         """
         if between_rows or self.is_exponential:
             ys, errors = self._march_rows(problem, grid)
@@ -231,21 +231,24 @@ class Solver(eqx.Module):
     def step_errors(
         self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False
     ) -> Float[Array, "trajectory step"]:
-        """The error of each held step, or the largest between two rows, relative to the tolerance; see `solve_held`."""
+        """Returns the error of each held step (or the largest between two rows) relative to the tolerance.
+
+        Arguments are those of `solve_held`.
+        """
         if between_rows or self.is_exponential:
             return self._march_rows(problem, grid).errors
         return held_steps.estimate_step_errors(self._name, self._march(problem, grid), *self.tolerances(problem.y0))
 
     @on_each_device
     def forecast(self, problem: InitialValueProblem) -> Solution:
-        """Solves all trajectories, each on its own, with adaptive steps that end at every row.
+        """Solves all trajectories independently, with adaptive steps that end at every row.
 
-        Errors stay below the tolerances whatever the inputs do at a row. Only forward-mode derivatives exist.
+        Errors stay below the tolerances for any change of the inputs at a row. Only forward-mode derivatives exist.
         """
         return self._solve_through(problem)
 
     def begin(self, problem: InitialValueProblem, intervals: Intervals) -> Front:
-        """The front at the start of the trajectories, before the first interval."""
+        """Returns the front at the start of the trajectories, before the first interval."""
         first, tolerances = at_row(intervals, 0), self.tolerances(problem.y0)
         front = row_by_row.first_front(problem.field, jnp.asarray(problem.origin), problem.y0, first, tolerances)
         if self.method in EXPLICIT or has_stops(problem.field):
@@ -255,21 +258,21 @@ class Solver(eqx.Module):
     def advance(
         self, problem: InitialValueProblem, intervals: Intervals, front: Front, *, backward: bool = False
     ) -> tuple[Float[Array, "trajectory interval state"], Front]:
-        """States at the end of each interval, infinite from where a solve failed, and the front there.
+        """Returns states at the end of each interval, infinite once a solve has failed, and the front there.
 
         **Arguments:**
 
-        - `problem`: gives the vector field.
-        - `intervals`: intervals to solve through, none of which crosses a row.
+        - `problem`: provides the vector field.
+        - `intervals`: intervals to solve through; they must not cross a row.
         - `front`: the front before the first interval.
-        - `backward`: whether derivatives are those of reverse mode, instead of forward mode; with triggers or switches.
+        - `backward`: with triggers or switches, support reverse-mode instead of forward-mode derivatives.
         """
         tolerances = self.tolerances(front.y)
         if self.is_exponential:
             return advance_exponential(problem.field, jnp.asarray(problem.origin), intervals, front)
         if self.method in EXPLICIT or has_stops(problem.field):
-            given = problem.field, jnp.asarray(problem.origin), intervals, front, tolerances, self.max_steps
-            return row_by_row.advance_adaptive(self._adaptive(front.y.dtype), *given, backward=backward)
+            arguments = problem.field, jnp.asarray(problem.origin), intervals, front, tolerances, self.max_steps
+            return row_by_row.advance_adaptive(self._adaptive(front.y.dtype), *arguments, backward=backward)
         return row_by_row.advance_implicit(
             as_diffrax(self.method), problem, intervals, front, tolerances, self.max_steps
         )
@@ -283,25 +286,25 @@ class Solver(eqx.Module):
         scale: AnyArray | float,
         **options: Any,
     ) -> diffrax.Solution:
-        """Diffrax's solution of one trajectory in any units, with adaptive steps.
+        """Solves one trajectory, in any units, with Diffrax and adaptive steps.
 
         **Arguments:**
 
         - `rates`: called with `(t, y, args)`.
-        - `ts`: times at which the states are wanted. `y0`: the states at the first.
+        - `ts`: times at which the states are requested. `y0`: the states at the first.
         - `scale`: scale of each state, a factor of the absolute tolerance, shape `(state,)`.
-        - `options`: arguments of `diffrax.diffeqsolve`, in place of those of this solver.
+        - `options`: arguments of `diffrax.diffeqsolve`, which override those of this solver.
         """
         rtol, atol = self.tolerances(y0)
         method = as_diffrax(self.method)
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             **{"t0": ts[0], "t1": ts[-1], "y0": y0, "max_steps": self.max_steps},
-            # A controller of the caller's own may need a first step.
+            # A controller supplied by the caller can need a first step.
             "dt0": first_spacing(ts) if "stepsize_controller" in options else None,
             "saveat": diffrax.SaveAt(ts=ts),
             "stepsize_controller": row_by_row.step_control(method, (rtol, atol * scale)),
         }
-        return diffrax.diffeqsolve(diffrax.ODETerm(rates), method, **(given | options))
+        return diffrax.diffeqsolve(diffrax.ODETerm(rates), method, **(arguments | options))
 
     def tolerances(self, y0: Float[Array, "... state"]) -> Tolerances:
         rtol, atol = with_defaults(self.rtol, self.atol)
@@ -309,16 +312,16 @@ class Solver(eqx.Module):
 
     @property
     def interpolation(self) -> str:
-        """How inputs are interpolated between rows."""
+        """The interpolation of inputs between rows."""
         return "linear" if self.inputs == AUTO else self.inputs
 
     def may_march_together(self, platform: str) -> bool:
-        """Whether marches on this platform (`cpu`, `gpu`) may solve all steps at once."""
+        """Whether marches on this platform (`cpu`, `gpu`) can solve all steps at once."""
         return self.march == "parallel" or (self.march == AUTO and platform == "gpu")
 
     def marches_together(self, field: VectorField, trajectories: int, states: int) -> bool:
-        """Whether a march over so many trajectories solves all steps at once, on the device of the `scope`."""
-        # The time of a trigger is known once its step is.
+        """Whether a march over this many trajectories solves all steps at once, on the device of the `scope`."""
+        # The time of a trigger is only known once its step has been solved.
         if has_stops(field) or not self.may_march_together(default_device().platform):
             return False
         few = states <= MAX_PARALLEL_STATES and trajectories * (1 + states) <= MAX_PARALLEL_DERIVATIVES
@@ -330,7 +333,7 @@ class Solver(eqx.Module):
 
     @property
     def takes_given_steps(self) -> bool:
-        """Whether training gives the solver its steps; a Diffrax solver of your own makes even steps itself."""
+        """Whether training sets the solver's steps; a custom Diffrax solver takes even steps itself."""
         return self.stepping != "adaptive" and isinstance(self.method, str)
 
     @property
@@ -344,14 +347,14 @@ class Solver(eqx.Module):
         return error_order(self._name)
 
     def _adaptive(self, dtype: DTypeLike) -> AdaptiveMethod:
-        """The steps row by row: those of an explicit method, or Rosenbrock steps."""
+        """Returns the adaptive method for row-by-row steps: the explicit method, or Rosenbrock steps."""
         if self.method in EXPLICIT:
             return row_by_row.explicit_method(self._name)
         return row_by_row.rosenbrock_method(float(jnp.finfo(dtype).eps))
 
     def _solve_through(self, problem: InitialValueProblem, *, backward: bool = False) -> Solution:
         """Solves all trajectories row by row; `backward` as in `advance`."""
-        if problem.ts.shape[1] == 1:  # One row has no interval: its state is the first one.
+        if problem.ts.shape[1] == 1:  # A single row has no intervals.
             return Solution(problem.y0[:, None], jnp.isfinite(problem.y0).all(axis=1))
         intervals = between_rows(problem, self.interpolation)
         ys, front = self.advance(problem, intervals, self.begin(problem, intervals), backward=backward)
@@ -393,7 +396,7 @@ class Solver(eqx.Module):
 def as_solver(given: object, name: str = "solver") -> Solver:
     """Converts the name of a method or a `diffrax.AbstractSolver` to a `Solver`.
 
-    **Raises:** `ValueError` that says what to pass.
+    **Raises:** `ValueError` for any other object or an unknown name.
     """
     if isinstance(given, Solver):
         return given

@@ -1,7 +1,7 @@
-"""Switches of a field at times, as of `piecewise(a, t > t1, b)`: no step crosses one, whose time may follow constants.
+"""Time switches of a field, such as `piecewise(a, t > t1, b)`: steps do not cross them.
 
-Each interval between two rows ends at the switches in it, and within an interval the field is that of one side. So the
-derivative of a solution by the time of a switch is that of the ends of two intervals.
+Intervals between rows are split at switches, whose times can depend on constants. Within an interval, the field is that
+of one side, so the derivative of a solution with respect to a switch time is that of the ends of two intervals.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from .triggers import has_triggers
 
 @runtime_checkable
 class SwitchedField(Protocol):
-    """A vector field with switches, all called for one trajectory, in the field's units.
+    """A vector field with switches; all methods are called for one trajectory, in the field's units.
 
-    - `switch_times`: the times of its switches under some inputs, shape `(switch,)`; infinite of one without any.
-    - `outcomes`: which conditions hold at a time, shape `(switch,)`.
+    - `switch_times`: the times of its switches for given inputs, shape `(switch,)`; infinite for one that never acts.
+    - `outcomes`: whether each condition holds at a time, shape `(switch,)`.
     - `between`: the derivatives while conditions have these outcomes.
     """
 
@@ -33,19 +33,19 @@ class SwitchedField(Protocol):
 
 
 def has_switches(field: VectorField) -> bool:
-    """Whether this field switches at times."""
+    """Whether this field has time switches."""
     return bool(getattr(field, "switches", ()))
 
 
 def has_stops(field: VectorField) -> bool:
-    """Whether steps must end at times that the field says, of switches or of triggers."""
+    """Whether steps must end at times that the field determines, because of switches or triggers."""
     return has_triggers(field) or has_switches(field)
 
 
 def rates_in(
     field: VectorField, origin: Float[Array, " trajectory"], interval: Interval
 ) -> Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]:
-    """The derivatives of all trajectories within an interval, at times since the origin."""
+    """Returns the derivatives of all trajectories within an interval, as a function of the time since the origin."""
     if not has_switches(field):
         return lambda t, y: jax.vmap(field)(origin + t, y, interval.inputs_at(t))
     switched = cast(SwitchedField, field)
@@ -57,10 +57,10 @@ def rates_in(
 def split_at_switches(
     field: VectorField, origin: Float[Array, " trajectory"], intervals: Intervals
 ) -> tuple[Intervals, Int[Array, "trajectory interval"] | None]:
-    """Intervals that end at switches, too, and the index of the one that ends where each given interval does.
+    """Splits intervals at switches, and returns the index of the new interval at the end of each given interval.
 
-    There is one more for each switch, of zero length if it is not within the given ones. The index is None if the field
-    has no switches.
+    Every switch adds one interval, of zero length if the switch is not within the given intervals. The index is None if
+    the field has no switches.
     """
     if not has_switches(field):
         return intervals, None
@@ -70,31 +70,31 @@ def split_at_switches(
     nodes = jnp.sort(jnp.concatenate([begin, end, jnp.clip(times, begin, end[:, -1:])], axis=1), axis=1)
     middle = (nodes[:, 1:] + nodes[:, :-1]) / 2
     search = jax.vmap(lambda sorted_times, wanted: jnp.searchsorted(sorted_times, wanted, side="right"))
-    given = jnp.minimum(jax.vmap(jnp.searchsorted)(end, middle), end.shape[1] - 1)
+    source = jnp.minimum(jax.vmap(jnp.searchsorted)(end, middle), end.shape[1] - 1)
 
     def taken(x: AnyArray) -> Array:
-        return jax.vmap(lambda own, at: own[at])(jnp.asarray(x), given)
+        return jax.vmap(lambda row, index: row[index])(jnp.asarray(x), source)
 
     jumps = None
     if intervals.jumps is not None:
         opens = (nodes[:, :-1] == taken(intervals.begin))[..., None]
-        found: Jumps = jax.tree.map(taken, intervals.jumps)
-        jumps = Jumps(jnp.where(opens, found.factor, 1), jnp.where(opens, found.shift, 0))
-    whole = replace(
+        source_jumps: Jumps = jax.tree.map(taken, intervals.jumps)
+        jumps = Jumps(jnp.where(opens, source_jumps.factor, 1), jnp.where(opens, source_jumps.shift, 0))
+    split = replace(
         intervals,
         begin=nodes[:, :-1],
         end=nodes[:, 1:],
         row=taken(intervals.row),
         length=taken(intervals.length),
-        coefficients=tuple(taken(each) for each in intervals.coefficients),
+        coefficients=tuple(taken(part) for part in intervals.coefficients),
         jumps=jumps,
         after=None,
     )
-    return whole, search(nodes, end) - 2
+    return split, search(nodes, end) - 2
 
 
 def at_given_ends(
     found: Float[Array, "trajectory interval ..."], index: Int[Array, "trajectory given"] | None
 ) -> Float[Array, "trajectory given ..."]:
-    """What is known at the ends of intervals that `split_at_switches` has made, at those of the given ones."""
-    return found if index is None else jax.vmap(lambda own, at: own[at])(found, index)
+    """Selects values at the ends of the given intervals from those of intervals made by `split_at_switches`."""
+    return found if index is None else jax.vmap(lambda row, indices: row[indices])(found, index)

@@ -1,7 +1,7 @@
-"""Events that a state triggers: when a level falls through zero, within a step or in a jump, and the states just after.
+"""State-triggered events: times at which a level falls through zero, in a step or a jump, and the states just after.
 
-A trigger is armed while its level is clearly above zero: by more than the solver's tolerance and the rounding of the
-level. It acts when the level then reaches zero, and has to be armed again before it acts again.
+A trigger is armed once its level exceeds zero by more than the solver's tolerance and the rounding error of the level.
+It acts when the level then reaches zero, and must be armed again before it can act again.
 """
 
 import functools
@@ -17,18 +17,18 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .methods import Tolerances
 from .problem import VectorField
 
-# Trials of the search for a zero.
+# Iterations of the root search.
 MOST_TRIALS = 12
 
 
 def cubic(share: float, begin: Array, end: Array, slope: Array, last: Array) -> Array:
-    """Values at a share between 0 and 1 of cubics, by their values and slopes there."""
+    """Evaluates cubics at a share between 0 and 1, from their values and slopes at both ends."""
     rise = end - begin
     return begin + share * rise + share * (1 - share) * ((1 - share) * (slope - rise) - share * (last - rise))
 
 
 def turning_share(begin: Array, end: Array, slope: Array, last: Array) -> Array:
-    """Where a cubic first turns between 0 and 1, by its values and slopes there; one half if nowhere."""
+    """Returns the first turning point of a cubic in (0, 1), from its values and slopes at both ends, or one half."""
     rise = end - begin
     a, b = 3 * (slope + last) - 6 * rise, 6 * rise - 4 * slope - 2 * last
     q = -(b + jnp.where(b < 0, -1, 1) * jnp.sqrt(jnp.maximum(b**2 - 4 * a * slope, 0))) / 2
@@ -38,7 +38,7 @@ def turning_share(begin: Array, end: Array, slope: Array, last: Array) -> Array:
 
 
 def false_position(level: Callable[[Array], Array], left: Array, right: Array) -> Array:
-    """Where levels are zero between two places, by the Illinois variant of the method of false position."""
+    """Finds zeros of levels between two points with the Illinois variant of the false position method."""
 
     def better(_: int | Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         left, above, right, below, _ = carry
@@ -46,7 +46,7 @@ def false_position(level: Callable[[Array], Array], left: Array, right: Array) -
         middle = left + (right - left) * jnp.clip(above / gap, 0, 1)
         value = level(middle)
         low = value <= 0
-        # An end that stays counts half, so that it will move too.
+        # Halve the value at an end that stays, so that it moves too.
         return (
             jnp.where(low, left, middle),
             jnp.where(low, above / 2, value),
@@ -58,30 +58,30 @@ def false_position(level: Callable[[Array], Array], left: Array, right: Array) -
     return jax.lax.fori_loop(0, MOST_TRIALS, better, (left, level(left), right, level(right), right))[-1]
 
 
-# Shares of a step at which levels are looked at, too: inputs and the time may swing them faster than the states move.
+# Shares of a step at which levels are also checked, as inputs and time can move them faster than the states change.
 LOOKED_AT = (0.25, 0.5, 0.75)
-# A level that is farther there from a cubic through its ends swings within the step [share of the largest level]; steps
-# are not made shorter for it than this share of the interval between two rows.
+# Distance from the cubic through its ends above which a level swings within a step [share of the largest level], and
+# shortest step for which this is checked [share of the interval between two rows].
 MOST_SWING, FASTEST_SWING = 0.03, 1e-3
-# Error of a step with two events, relative to the tolerance: it needs to be shorter.
+# Error reported for a step with two events, relative to the tolerance, so that the step is shortened.
 TWO_EVENTS = 1e3
-# Rounds of triggers that set each other off at one instant; a trajectory with more of them can't be solved.
+# Maximum number of rounds in which triggers set each other off at one instant; the solve fails beyond it.
 MOST_CASCADES = 8
-# Roundings of a level's terms that may add up in it.
+# Number of rounding errors allowed for in the terms of a level.
 ROUNDINGS = 32
 
-# From states, times and lengths of steps to the states after them, one for each trajectory.
+# Maps states, times and step lengths to the states after the steps, one for each trajectory.
 Solve = Callable[[Array, Array, Array], Array]
 SolveWithError = Callable[[Array, Array, Array], tuple[Array, Array]]
 Each = Bool[Array, "trajectory trigger"]
 
 
 class TriggerWatch(eqx.Module):
-    """What is remembered of each trigger between two steps.
+    """State kept for each trigger between steps.
 
-    - `armed`: its level has been clearly above zero since it last acted.
-    - `leaving`: its level is zero and rises, and so will have been above zero when it is next below.
-    - `endless`: trajectories whose triggers have set each other off without end.
+    - `armed`: whether the level has been clearly above zero since the trigger last acted.
+    - `leaving`: whether the level is zero and rises, so that it will have been above zero when it is next below.
+    - `endless`: trajectories whose triggers have set each other off endlessly.
     """
 
     armed: Each
@@ -90,12 +90,12 @@ class TriggerWatch(eqx.Module):
 
 
 class Look(NamedTuple):
-    """The levels at a time, without derivatives.
+    """The levels at one time, with gradients stopped.
 
-    - `level`, `slope`: their values, and their derivatives by the time along the solution.
+    - `level`, `slope`: their values, and their time derivatives along the solution.
     - `rates`: the derivatives of the states.
-    - `rounding`: of the levels. `clear`: how far from zero a level is clearly away from it.
-    - `rises`: whether a level rises by more than rounding.
+    - `rounding`: rounding error of the levels. `clear`: distance beyond which a level is clearly away from zero.
+    - `rises`: whether a level rises by more than its rounding error.
     """
 
     level: Float[Array, "trajectory trigger"]
@@ -107,10 +107,10 @@ class Look(NamedTuple):
 
 
 class Crossings(NamedTuple):
-    """Which levels fall through zero in a step.
+    """Levels that fall through zero in a step.
 
     - `falls`: levels with a crossing between the shares `left` and `right` of the step.
-    - `lost`: trajectories with a level that crosses zero where it can't be said; the step needs to be shorter.
+    - `lost`: trajectories with a crossing that can't be located; the step must be shorter.
     """
 
     falls: Each
@@ -120,11 +120,11 @@ class Crossings(NamedTuple):
 
 
 class TriggerEvent(NamedTuple):
-    """The first event within a step of each trajectory; where there is none, the end of the step.
+    """The first event within a step of each trajectory, or the end of the step if none occurs.
 
-    - `share`: where it is, as a share of the step; its derivatives are those of the implicit function theorem.
-    - `y`, `watch`: states, and what is remembered of the triggers, just after it.
-    - `lost`: whether the step needs to be shorter.
+    - `share`: its position, as a share of the step, with derivatives from the implicit function theorem.
+    - `y`, `watch`: states, and the state of the triggers, just after it.
+    - `lost`: whether the step must be shorter.
     """
 
     share: Float[Array, " trajectory"]
@@ -142,15 +142,15 @@ def has_triggers(field: VectorField) -> bool:
 
 
 def choose_by_trajectory(chosen: Bool[Array, " trajectory"], some: Tree, rest: Tree) -> Tree:
-    """Arrays of the chosen trajectories, and others of the rest."""
+    """Selects arrays from `some` for the chosen trajectories and from `rest` for the others."""
     return jax.tree.map(lambda a, b: jnp.where(chosen.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), some, rest)
 
 
 @runtime_checkable
 class TriggeredField(Protocol):
-    """A vector field with triggers, all called with `(t, y, u)` of one trajectory, as the field is.
+    """A vector field with triggers; all methods are called with `(t, y, u)` of one trajectory, like the field.
 
-    - `levels`: shape `(trigger,)`; each triggers as it falls through zero. `sizes`: of their terms, in that shape.
+    - `levels`: shape `(trigger,)`; a level triggers as it falls through zero. `sizes`: of their terms, same shape.
     - `jumped`: the states after each trigger, shape `(trigger, state)`.
     """
 
@@ -165,7 +165,7 @@ class Triggers:
     """The triggers of a field in one interval between rows.
 
     - `field`: the field.
-    - `origin`: the field's time where that of the steps is 0. `inputs_at`: the inputs at a time of each trajectory.
+    - `origin`: the field's time at which the steps' time is 0. `inputs_at`: maps one time per trajectory to the inputs.
     - `span`: the length of the interval. `tolerances`: the solver's, relative and absolute.
     """
 
@@ -177,36 +177,36 @@ class Triggers:
 
     @property
     def known(self) -> TriggeredField:
-        """The field, which has triggers."""
+        """The field, typed as a field with triggers."""
         return cast(TriggeredField, self.field)
 
     def levels(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Array:
-        """The levels, each of which triggers an event as it falls through zero; shape `(trajectory, trigger)`."""
+        """Returns the levels, shape `(trajectory, trigger)`; a level triggers an event as it falls through zero."""
         return jax.vmap(self.known.levels)(self.origin + t, y, self.inputs_at(t))
 
     @functools.cached_property
     def look(self) -> Callable[[Array, Array], Look]:
-        """The levels at times and states, and how they change; traced once, though called in many places."""
+        """`look_at`, traced once although it is called in many places."""
         return jax.jit(self.look_at)
 
     def look_at(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Look:
-        """The levels, and how they change."""
+        """Returns the levels and their rates of change at times and states."""
         t, y = jax.lax.stop_gradient((t, y))
-        given = self.origin + t, y, self.inputs_at(t)
-        rates = jax.vmap(self.field)(*given)
+        arguments = self.origin + t, y, self.inputs_at(t)
+        rates = jax.vmap(self.field)(*arguments)
         level, slope = jax.jvp(self.levels, (t, y), (jnp.ones_like(t), rates))
-        by_state = jnp.abs(jax.vmap(jax.jacfwd(self.known.levels, argnums=1))(*given))
+        by_state = jnp.abs(jax.vmap(jax.jacfwd(self.known.levels, argnums=1))(*arguments))
         rtol, atol = self.tolerances
         small, size = ROUNDINGS * jnp.finfo(y.dtype).eps, jnp.abs(y)
         allowed = atol + rtol * size + small * (1 + size)  # States are of order one.
-        # A derivative that is not finite, as that of a square root at zero, says nothing of an error.
-        rounding = small * jnp.nan_to_num(jax.vmap(self.known.sizes)(*given), nan=0, posinf=0)
+        # Ignore derivatives that are not finite, such as that of a square root at zero.
+        rounding = small * jnp.nan_to_num(jax.vmap(self.known.sizes)(*arguments), nan=0, posinf=0)
         tolerated = jnp.nan_to_num(jax.vmap(jnp.matmul)(by_state, allowed), nan=0, posinf=0)
-        found = Look(level, slope, rates, rounding, tolerated + rounding, slope * self.span[:, None] > rounding)
-        return jax.lax.stop_gradient(found)
+        look = Look(level, slope, rates, rounding, tolerated + rounding, slope * self.span[:, None] > rounding)
+        return jax.lax.stop_gradient(look)
 
     def begin(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> TriggerWatch:
-        """What there is to remember at the start of trajectories."""
+        """Returns the state of the triggers at the start of trajectories."""
         look = self.look(t, y)
         at_zero = jnp.abs(look.level) <= look.clear
         return TriggerWatch(look.level > look.clear, at_zero & look.rises, jnp.zeros(y.shape[0], bool))
@@ -214,9 +214,9 @@ class Triggers:
     def settle(
         self, t: Array, y: Array, watch: TriggerWatch, moves: Bool[Array, " trajectory"]
     ) -> tuple[Float[Array, "trajectory state"], TriggerWatch]:
-        """The states after the events at the beginning of a step, of levels that a jump has carried through zero.
+        """Applies the events at the start of a step whose levels a jump has carried through zero.
 
-        **Arguments:** `watch`: that of before the jump. `moves`: trajectories whose interval has a length.
+        **Arguments:** `watch`: that before the jump. `moves`: trajectories whose interval has a length.
         """
         due, zero = watch.armed & (self.levels(t, y) <= 0) & moves[:, None], jnp.zeros((), y.dtype)
         act, none = lambda: self.act(t, y, watch, due, zero), lambda: (y, self.ended(t, y, watch))
@@ -226,12 +226,12 @@ class Triggers:
     def act(
         self, t: Array, y: Array, watch: TriggerWatch, due: Each, zero: Float[Array, "*each"]
     ) -> tuple[Float[Array, "trajectory state"], TriggerWatch]:
-        """The states after an instant.
+        """Applies all events of one instant.
 
-        All triggers that are due act, in their order, each on the states that the one before left. Then those act whose
+        All triggers that are due act in order, each on the states left by the previous one. Then the triggers act whose
         levels this has carried through zero, and so on.
 
-        **Arguments:** `zero`: the levels that stand for zero, where the time of an event is not exact.
+        **Arguments:** `zero`: the levels that count as zero, as the time of an event is not exact.
         """
 
         def jump(y: Array, due: Array) -> Array:
@@ -255,11 +255,11 @@ class Triggers:
         return y, TriggerWatch(armed, leaving & ~armed, watch.endless | due.any(axis=1))
 
     def crossings(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: TriggerWatch) -> Crossings:
-        """Which levels fall through zero in a step of length `h` from `y` to `after`.
+        """Finds the levels that fall through zero in a step of length `h` from `y` to `after`.
 
-        A level that is above zero at both ends may fall below it between them, and one that leaves zero may be back at
-        the end: a cubic through both ends says where to look. A level that is zero at the end, to rounding, falls there
-        and not in the next step.
+        A level that is above zero at both ends can fall below it in between, and a level that leaves zero can be back
+        at the end; the turning point of a cubic through both ends is checked for this. A level that is zero at the end,
+        to rounding, falls there and not in the next step.
         """
         first, last = self.look(t, y), self.look(t + h, after)
         begin, end = first.slope * h[:, None], last.slope * h[:, None]
@@ -277,21 +277,21 @@ class Triggers:
         middle = jax.lax.cond((hops | dips).any(), between, lambda: first.level)
         looked, above = hops | dips, middle > 0
         falls = (ready & below) | (dips & ~above)
-        # What leaves zero, and is back before it has been clearly away, comes back too soon to say when.
+        # If a level leaves zero and returns before it was clearly away, the time of its return can't be located.
         away = looked & (middle > first.clear)
-        known = jnp.where(watch.armed, (first.level > 0) | (looked & above), away)
+        located = jnp.where(watch.armed, (first.level > 0) | (looked & above), away)
         left, right = jnp.where(looked & above, turn, 0), jnp.where(looked & ~above, turn, 1)
         hides = self.hides_a_crossing(t, h, y, after, first, last, ready)
-        lost = ((falls & ~known) | (hides & ~(dips & ~above))).any(axis=1)
-        return jax.lax.stop_gradient(Crossings(falls & known, left, right, lost))
+        lost = ((falls & ~located) | (hides & ~(dips & ~above))).any(axis=1)
+        return jax.lax.stop_gradient(Crossings(falls & located, left, right, lost))
 
     def hides_a_crossing(
         self, t: Array, h: Array, y: Array, after: Array, first: Look, last: Look, ready: Each
     ) -> Each:
-        """Whether a level falls through zero within a step and its ends do not show it, as far as some looks tell.
+        """Whether a level falls through zero within a step without showing it at the ends, judged at a few points.
 
-        Inputs and the time may swing a level faster than the states move. What is faster than a small share of the
-        interval stays unseen.
+        Inputs and time can move a level faster than the states change. Swings faster than a small share of the interval
+        go undetected.
         """
         size, clear = h[:, None], last.clear
         below = last.level <= last.rounding
@@ -302,7 +302,7 @@ class Triggers:
             level = self.levels(t + share * h, there)
             expected = cubic(share, first.level, last.level, size * first.slope, size * last.slope)
             is_high, is_low = level > clear, level < -clear
-            # A level that ends above zero has not been below, and one that ends below has fallen once.
+            # Without hidden crossings, a level that ends above zero was never below, and one that ends below fell once.
             hides |= jnp.where(below, is_high & (low | ~ready), is_low & high)
             high, low = high | is_high, low | is_low
             largest, gap = jnp.maximum(largest, jnp.abs(level)), jnp.maximum(gap, jnp.abs(level - expected))
@@ -312,16 +312,16 @@ class Triggers:
     def first_event(
         self, solve: Solve, t: Array, h: Array, y: Array, found: Crossings, watch: TriggerWatch
     ) -> TriggerEvent:
-        """The first event within a step of length `h` from `y`; arbitrary where there is none."""
+        """Returns the first event within a step of length `h` from `y`; arbitrary for trajectories without one."""
         which = jnp.arange(found.falls.shape[1])[None]
         shares = self.of_each(functools.partial(self.share, solve, t, h, y), found.falls, found.left, found.right)
         first = jnp.argmin(jnp.where(found.falls, shares, jnp.inf), axis=1)[:, None]
         share = jnp.take_along_axis(shares, first, axis=1)[:, 0]
-        there, at = t + share * h, solve(y, t, share * h)
-        look = self.look(there, at)
-        # Triggers whose levels are zero at the same instant, as far as can be said, act together.
+        there, y_event = t + share * h, solve(y, t, share * h)
+        look = self.look(there, y_event)
+        # Triggers whose levels are zero at the same instant, to within `clear`, act together.
         due = found.falls & ((first == which) | (look.level <= look.clear))
-        jumped, new = self.act(there, at, watch, due, jnp.where(due, look.level, 0))
+        jumped, new = self.act(there, y_event, watch, due, jnp.where(due, look.level, 0))
         clear = jnp.maximum(self.look(t, y).clear, look.clear)
         missed = jnp.take_along_axis(jnp.abs(look.level) > clear, first, axis=1)[:, 0]
         return TriggerEvent(share, jumped, new, found.lost | missed)
@@ -336,67 +336,67 @@ class Triggers:
         error: Array,
         watch: TriggerWatch,
     ) -> tuple[Float[Array, "trajectory state"], Float[Array, " trajectory"], TriggerWatch]:
-        """The states after a step and its error, or if an event falls within it, after a step from there to the end.
+        """Returns the states at the end of a step and its error, restarting from an event within the step if any.
 
-        **Arguments:** `step`: as `Solve`, but returns the error too. `t`, `h`: beginning and length of the step. `y`,
+        **Arguments:** `step`: like `Solve`, but also returns the error. `t`, `h`: start and length of the step. `y`,
         `after`, `error`: states before and after the step, and its error.
         """
-        step = jax.jit(step)  # Traced once, though called in many places.
+        step = jax.jit(step)  # Traced once, although it is called in many places.
         solve: Solve = lambda y, t, h: step(y, t, h)[0]  # noqa: E731
-        found = self.crossings(solve, t, h, y, after, watch)
-        fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
+        crossings = self.crossings(solve, t, h, y, after, watch)
+        fires, through = crossings.falls.any(axis=1), self.ended(t + h, after, watch)
 
         def apart() -> tuple[Array, Array, TriggerWatch, Array]:
-            event = self.first_event(solve, t, h, y, found, watch)
-            begin, left = t + event.share * h, (1 - event.share) * h
-            end, rest = step(event.y, begin, left)
-            later = self.crossings(solve, begin, left, event.y, end, event.watch)
+            event = self.first_event(solve, t, h, y, crossings, watch)
+            begin, remaining = t + event.share * h, (1 - event.share) * h
+            end, end_error = step(event.y, begin, remaining)
+            later = self.crossings(solve, begin, remaining, event.y, end, event.watch)
             again = later.falls.any(axis=1) | later.lost
-            worst = jnp.where(again, TWO_EVENTS, jnp.maximum(error, rest))
+            worst = jnp.where(again, TWO_EVENTS, jnp.maximum(error, end_error))
             new = self.ended(t + h, end, event.watch)
             # The second event then acts at the end of this step.
             new = TriggerWatch(new.armed | later.falls, new.leaving & ~later.falls, new.endless)
-            lost = jnp.where(fires, event.lost, found.lost)
+            lost = jnp.where(fires, event.lost, crossings.lost)
             return (*choose_by_trajectory(fires, (end, worst, new), (after, error, through)), lost)
 
-        after, error, watch, lost = jax.lax.cond(fires.any(), apart, lambda: (after, error, through, found.lost))
+        after, error, watch, lost = jax.lax.cond(fires.any(), apart, lambda: (after, error, through, crossings.lost))
         return after, jnp.where(lost, TWO_EVENTS, error), watch
 
     def stopped(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: TriggerWatch) -> TriggerEvent:
-        """A step from `y` to `after`, or if an event falls within it, to just after that."""
+        """Returns the end of a step from `y` to `after`, or the first event within it."""
         solve = jax.jit(solve)
-        found = self.crossings(solve, t, h, y, after, watch)
-        fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
-        end = TriggerEvent(jnp.ones_like(h), after, through, found.lost)
+        crossed = self.crossings(solve, t, h, y, after, watch)
+        fires, through = crossed.falls.any(axis=1), self.ended(t + h, after, watch)
+        end = TriggerEvent(jnp.ones_like(h), after, through, crossed.lost)
 
-        event = lambda: choose_by_trajectory(fires, self.first_event(solve, t, h, y, found, watch), end)  # noqa: E731
+        event = lambda: choose_by_trajectory(fires, self.first_event(solve, t, h, y, crossed, watch), end)  # noqa: E731
         return jax.lax.cond(fires.any(), event, lambda: end)
 
     def ended(self, t: Array, y: Array, watch: TriggerWatch) -> TriggerWatch:
-        """What there is to remember at the end of a step."""
+        """Returns the state of the triggers at the end of a step."""
         look = self.look(t, y)
         armed = watch.armed | (look.level > look.clear)
         return TriggerWatch(armed, watch.leaving & ~armed & (look.level >= -look.clear), watch.endless)
 
     @staticmethod
     def of_each(function: Callable[..., Array], *columns: Float[Array, "trajectory trigger"] | Each) -> Array:
-        """What a function returns for the index of each trigger and its columns, compiled once."""
+        """Applies a function to the index of each trigger and its columns, compiled once."""
         return jax.vmap(function, (0, *(1 for _ in columns)), 1)(jnp.arange(columns[0].shape[1]), *columns)
 
     def level(self, solve: Solve, t: Array, h: Array, y: Array, share: Array, which: Array) -> Array:
-        """A trigger's level at a share of each step."""
+        """Returns a trigger's level at a share of each step."""
         return jnp.take(self.levels(t + share * h, solve(y, t, share * h)), which, axis=1)
 
     def share(
         self, solve: Solve, t: Array, h: Array, y: Array, which: Array, falls: Array, left: Array, right: Array
     ) -> Array:
-        """Where a level is zero, as a share of each step, where it falls through zero; elsewhere any number."""
+        """Returns the zero of a falling level as a share of each step; an arbitrary number for other levels."""
 
         def level(share: Array) -> Array:
             return self.level(solve, t, h, y, share, which)
 
-        at = jax.lax.stop_gradient(false_position(level, left, right))
-        at = jnp.where(falls, at, 0.5)
-        value, rate = jax.jvp(level, (at,), (jnp.ones_like(at),))
+        root = jax.lax.stop_gradient(false_position(level, left, right))
+        root = jnp.where(falls, root, 0.5)
+        value, rate = jax.jvp(level, (root,), (jnp.ones_like(root),))
         rate = jnp.where(falls & (rate != 0), jax.lax.stop_gradient(rate), 1)
-        return at - jnp.where(falls, value, 0) / rate
+        return root - jnp.where(falls, value, 0) / rate

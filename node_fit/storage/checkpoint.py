@@ -1,4 +1,4 @@
-"""Training states on disk, from which a run resumes exactly where it was."""
+"""Training states on disk, from which a run resumes exactly."""
 
 import logging
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .files import CHECKPOINT_STEPS, BadFile, OtherSchema, advice, check_room, m
 
 LOG = logging.getLogger(__name__)
 Which = Literal["latest", "best"]
-# The shape and the kind of numbers of a leaf, and those of all leaves by path.
+# The shape and dtype of a leaf, and those of all leaves by path.
 KindOfLeaf = tuple[tuple[int, ...], str]
 Kinds = dict[str, KindOfLeaf]
 FLOATS = ("float32", "float64")
@@ -40,8 +40,8 @@ class Checkpoints:
     **Arguments:**
 
     - `directory`: where they are stored; created if absent.
-    - `keep`: how many of the newest to keep.
-    - `run`: the identity of the run that they belong to; `None` for a run of an earlier version, which has none.
+    - `keep`: number of newest checkpoints to keep.
+    - `run`: identity of their run; `None` for a run of an earlier version, which has none.
     """
 
     def __init__(self, directory: str | Path, keep: int = 3, run: str | None = None):
@@ -53,9 +53,9 @@ class Checkpoints:
         self._merits = {step: merit_on_disk(self._path(step)) for step in steps_in(self.directory)}
 
     def check_room(self, members: Sequence[TrainState]) -> None:
-        """Checks that the disk can be written and has room for checkpoints of states like these.
+        """Checks that the disk is writable and has room for checkpoints of states like these.
 
-        **Raises:** `OSError` that says how much is missing.
+        **Raises:** `OSError` that states the missing space.
         """
         size = sum(array.nbytes for array in to_arrays(members).values()) + OVERHEAD
         # The newest, the best, and the one being written.
@@ -68,7 +68,7 @@ class Checkpoints:
         **Arguments:**
 
         - `run`: the state to save.
-        - `loss`: the loss that judged its chosen iterate; its training loss if absent.
+        - `loss`: the loss by which its iterate was chosen; its training loss if absent.
 
         **Raises:** `CheckpointError` if it can't be written; earlier checkpoints stay unchanged.
         """
@@ -105,11 +105,10 @@ class Checkpoints:
 
         **Arguments:**
 
-        - `template`: makes states of the kind that a stage has, from its index and the number of nodes of its held
-          steps.
+        - `template`: makes states of a stage, from its index and the number of nodes of its held steps.
         - `which`: `latest`, or `best` for the lowest loss of the latest stage.
 
-        **Raises:** `CheckpointError` if all are damaged, or they belong to another run, model or optimizer.
+        **Raises:** `CheckpointError` if all are damaged, or belong to another run, model or optimizer.
         """
         steps = sorted(self._merits, reverse=True)
         for step in steps:
@@ -125,7 +124,7 @@ class Checkpoints:
                 LOG.warning("checkpoint %s is damaged; the one before it is used", damaged[-1])
                 continue
             members = self._members(step, template, meta, arrays)
-            for later in [other for other in steps if other > step]:
+            for later in [newer for newer in steps if newer > step]:
                 self._delete(later)
             return RunState(meta["stage"], meta["offset"], from_arrays(arrays, members))
         if damaged:
@@ -152,20 +151,20 @@ class Checkpoints:
         del self._merits[step]
 
     def _check_run(self, step: int) -> None:
-        """Rejects an intact checkpoint of another run, which looks like one of this run if their models are alike."""
+        """Rejects an intact checkpoint of another run, even if its model has the same structure."""
         path = self._path(step)
         try:
             if peek(path).get("run") != self.run and unpack(path)[0].get("run") != self.run:
                 raise CheckpointError(
                     f"checkpoint {path} belongs to another run, not to {self.directory.parent}; move it away."
                 )
-        except BadFile:  # said where it is restored
+        except BadFile:  # reported by `restore`
             return
 
     def _members(
         self, step: int, template: Template, meta: Json, arrays: dict[str, np.ndarray]
     ) -> tuple[TrainState, ...]:
-        """States of the kind that a checkpoint describes, which may be anything with a valid digest."""
+        """Makes states of the kind that a checkpoint describes; the description is untrusted."""
         numbers = [meta.get(key) for key in ("stage", "offset", "nodes")]
         longest = max((size for array in arrays.values() for size in array.shape), default=0)
         if not all(type(number) is int and 0 <= number < 2**31 for number in numbers) or meta["nodes"] > longest:
@@ -202,7 +201,7 @@ NO_MERIT = (-1, -np.inf)
 
 
 def steps_in(directory: Path) -> list[int]:
-    """The steps of all checkpoints in a directory, intact or not; empty if there is no directory."""
+    """Returns the steps of all checkpoints in a directory, intact or not; empty if it does not exist."""
     return sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit() and path.is_file())
 
 
@@ -214,18 +213,18 @@ def merit_on_disk(path: Path) -> tuple[int, float]:
 
 
 def merit(meta: Json) -> tuple[int, float]:
-    """The rank of a checkpoint: latest stage first, since losses of two stages do not compare, then lowest loss.
+    """Returns the rank of a checkpoint: by latest stage, then by lowest loss.
 
-    A loss that is not finite was saved as `None`, and never ranks best.
+    Losses of different stages do not compare. A non-finite loss is saved as `None`, and never ranks best.
     """
     stage, loss = meta["stage"], meta["loss"]
-    if not isinstance(stage, int) or not isinstance(loss, int | float):  # None, or a file of a stranger's
+    if not isinstance(stage, int) or not isinstance(loss, int | float):  # None, or an untrusted file
         return NO_MERIT
     return stage, -loss
 
 
 def to_arrays(members: Sequence[TrainState]) -> dict[str, np.ndarray]:
-    """The leaves of the members' states by path, with random keys as their data."""
+    """Returns the leaves of the members' states by path, with random keys as their data."""
 
     def array(leaf: AnyArray) -> np.ndarray:
         return np.asarray(jax.random.key_data(cast(Array, leaf)) if is_key(leaf) else leaf)
@@ -234,7 +233,7 @@ def to_arrays(members: Sequence[TrainState]) -> dict[str, np.ndarray]:
 
 
 def from_arrays(arrays: dict[str, np.ndarray], template: tuple[TrainState, ...]) -> tuple[TrainState, ...]:
-    """States like `template` with these leaves; floats take its precision."""
+    """Returns states like `template` with these leaves, cast to its precision."""
 
     def leaf(path: KeyPath, like: AnyArray) -> Array | np.ndarray:
         if is_key(like):

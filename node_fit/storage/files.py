@@ -1,7 +1,7 @@
-"""Files that are complete or not read at all: any content, and named arrays with a description of them.
+"""Files that are either complete or rejected: raw content, and named arrays with a description.
 
 Arrays are in the safetensors format, whose header holds JSON. The description includes a digest of the whole content.
-Files of earlier schemas are upgraded to the present one, step by step.
+Files of earlier schemas are upgraded to the current one, step by step.
 """
 
 import errno
@@ -31,20 +31,20 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ACCESS = (errno.EROFS, errno.EACCES, errno.EPERM)
 OCCUPIED = (errno.ENOTDIR, errno.EEXIST)
 PROBE_BYTES = ".room."
-# The names of files that a process has open; they can't be replaced.
+# Names of files that a process has open; they can't be replaced.
 OPEN_FILE = re.compile(r"/dev/(fd/\d+|stdout|stderr)|/proc/[^/]+/fd/\d+")
-# Writing a larger probe would make the user wait [bytes].
+# Maximum size of a probe; writing a larger one would take noticeable time [bytes].
 MOST_WRITTEN = 64 << 20
-# What a command that writes a few files asks for before it computes them [bytes].
+# Free space required by a command before it computes and writes a few files [bytes].
 LEAST_ROOM = 1 << 16
-# No header of ours comes near this [bytes]; reading one takes many times its size.
+# Maximum size of a header, well above any of ours [bytes]; reading one takes many times its size.
 LARGEST_HEADER = 16 << 20
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Writes to a temporary name, flushes, and renames: a kill leaves the old file or the new one.
 
-    A new file has the permissions that the user's umask gives; another keeps its own.
+    A new file gets the permissions of the user's umask; an existing one keeps its own.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with errors_of(path):
@@ -64,7 +64,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def errors_of(path: Path) -> Generator[None]:
-    """Makes the errors of a block that writes a file name that file, and no other that it writes on the way."""
+    """Sets the file name in errors of a block that writes this file, in place of any temporary name."""
     try:
         yield
     except OSError as error:
@@ -73,7 +73,7 @@ def errors_of(path: Path) -> Generator[None]:
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Writes a file that the user has named: through a symbolic link to its target, and straight into a device."""
+    """Writes a file that the user has named: follows a symbolic link, and writes directly to a device."""
     if is_stream(path):
         with errors_of(path), open(path, "wb") as file:
             file.write(content)
@@ -82,14 +82,14 @@ def write_output(path: Path, content: bytes) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a path is a device, a pipe or an open file, such as `/dev/stdout`, rather than a file of its own."""
+    """Whether a path is a device, a pipe or an open file, such as `/dev/stdout`, rather than a regular file."""
     if OPEN_FILE.fullmatch(str(path.absolute())):
         return True
     return path.exists() and not path.is_dir() and not path.is_file()
 
 
 def sweep(directory: Path, name: str) -> None:
-    """Removes unfinished files of this name, or pattern of names, that killed processes left behind."""
+    """Removes unfinished files of this name or pattern that killed processes left behind."""
     for path in directory.glob(f".{name}.????????"):
         path.unlink(missing_ok=True)
 
@@ -121,22 +121,22 @@ def lock(path: Path, *, wait: bool = False) -> Generator[bool]:
         yield held
 
 
-# What says where a run writes, and where a multirun does.
+# Config keys of the output folders of a run and of a multirun.
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
 
 def check_room(directory: Path, needed: int, key: str = f"{RUN_FOLDER}=FOLDER") -> None:
-    """Checks that a directory has room for what a run will write.
+    """Checks that a directory has room for the output of a run.
 
-    The free space that the system reports ignores quotas and other limits, so a part of it is actually written.
+    The free space reported by the system ignores quotas and other limits, so this function actually writes a probe.
 
     **Arguments:**
 
     - `directory`: where the run will write.
-    - `needed`: how much [bytes].
-    - `key`: what says that it shall write there.
+    - `needed`: required space [bytes].
+    - `key`: the setting that selects this directory.
 
-    **Raises:** `OSError` with a sentence that says how much is missing where, or that nothing can be written.
+    **Raises:** `OSError` with a sentence that states the free and the required space, or why writing fails.
     """
     free = shutil.disk_usage(directory).free
     if free < needed:
@@ -164,7 +164,7 @@ def explain_disk(error: OSError, place: str | Path, key: str = FOLDERS) -> str:
 
     - `error`: the error of the operating system.
     - `place`: where the run writes; a file that `error` names takes precedence.
-    - `key`: what says that it shall write there.
+    - `key`: the setting that selects this place.
     """
     if error.errno == errno.ENOENT and error.filename and not (folder := Path(error.filename).parent).is_dir():
         return f"{folder} is gone ({error.strerror}); {advice(error, key)}."
@@ -188,7 +188,7 @@ def explain_disk(error: OSError, place: str | Path, key: str = FOLDERS) -> str:
 
 
 def advice(error: OSError, key: str = FOLDERS) -> str:
-    """What to do about a failed write."""
+    """Returns advice on a failed write."""
     if error.errno in NO_SPACE:
         return "free some space there"
     if error.errno in NO_ACCESS:
@@ -207,7 +207,7 @@ def megabytes(size: int) -> str:
 
 
 class BadFile(ValueError):
-    """A file that does not hold what was packed; the message gives the reason."""
+    """A file with other content than was packed; the message gives the reason."""
 
 
 def pack(path: Path, content: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> None:
@@ -216,14 +216,14 @@ def pack(path: Path, content: Mapping[str, object], arrays: Mapping[str, np.ndar
     **Arguments:**
 
     - `path`: where to write it.
-    - `content`: description of the arrays, which JSON can hold.
+    - `content`: description of the arrays, serializable as JSON.
     - `arrays`: the arrays, by name.
 
     **Raises:** `OSError` if it can't be written.
     """
     from safetensors.numpy import save
 
-    # One metadata key, since the format does not order several and equal contents must give equal files.
+    # A single metadata key: the format does not order several, and equal contents must give equal files.
     header = json.dumps({"sha256": digest(content, arrays), **content})
     write_file(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"node_fit": header}))
 
@@ -231,7 +231,7 @@ def pack(path: Path, content: Mapping[str, object], arrays: Mapping[str, np.ndar
 def unpack(path: Path) -> tuple[Json, dict[str, np.ndarray]]:
     """Reads the description and the arrays of a file.
 
-    **Raises:** `BadFile` unless everything is as it was packed.
+    **Raises:** `BadFile` unless the content is as it was packed.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -255,7 +255,7 @@ def peek(path: Path) -> Json:
 
 
 def header(path: Path) -> tuple[str, Json]:
-    """The digest and the description."""
+    """Reads the digest and the description."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -297,13 +297,13 @@ Content = tuple[Json, dict[str, np.ndarray]]
 Step = Callable[[Json, dict[str, np.ndarray]], Content]
 
 # By the schema that a step upgrades from; the step returns the next one. Version 0.2 wrote schema 4 of models and
-# schema 1 of checkpoints: the first that every later version reads.
+# schema 1 of checkpoints, the first that all later versions read.
 CHECKPOINT_STEPS: dict[int, Step] = {}
 
 
-# What parts lacked in a schema. In 4: angles, bounds of inputs, rows between a start and the first that counts. In 5:
-# the time up to which there are bands, and triggers. In 7: how held steps are taken. In 8: counts between rows,
-# constants of groups of trajectories, and the noise of measurements.
+# Default values of fields that parts lacked in a schema. In 4: angles, bounds of inputs, rows between a start and the
+# first scored row. In 5: the horizon of bands, and triggers. In 7: how held steps are taken. In 8: counts between rows,
+# constants of groups of trajectories, and measurement noise.
 LACKED: dict[int, dict[str, Json]] = {
     4: {"Scaler": {"input_bounds": {"tuple": []}, "turns": {"tuple": []}}, "Encoder": {"washed": 0}},
     5: {"Ensemble": {"horizon": None, "gain": 1.0}, "Known": {"triggers": {"tuple": []}}},
@@ -317,32 +317,32 @@ LACKED: dict[int, dict[str, Json]] = {
 
 
 def changing(change: Callable[[str, Json], Json]) -> Step:
-    """A step that changes the fields of each part, given the name of its class."""
+    """Returns a step that changes the fields of each part, based on the name of its class."""
 
     def upgraded(node: Any) -> Any:
         if is_list(node):
-            return [upgraded(each) for each in node]
+            return [upgraded(item) for item in node]
         if not is_json(node):
             return node
-        found = {key: upgraded(value) for key, value in node.items()}
-        return found | {"fields": change(found["class"], found["fields"])} if "class" in found else found
+        part = {key: upgraded(value) for key, value in node.items()}
+        return part | {"fields": change(part["class"], part["fields"])} if "class" in part else part
 
     return lambda content, arrays: ({**content, "model": upgraded(content["model"])}, arrays)
 
 
 def adding(lacked: Mapping[str, Json]) -> Step:
-    """A step that gives parts, by the names of their classes, fields that they lack."""
+    """Returns a step that adds missing fields to parts, by class name."""
     return changing(lambda name, fields: fields | lacked.get(name, {}))
 
 
 def known_starts(name: str, fields: Json) -> Json:
-    """Schema 6 knew one start for all measured states, and none of a hidden one."""
+    """Upgrades initial states: schema 6 had one flag for all measured states, and none for hidden ones."""
     if name == "Fitted":
         return {key: value for key, value in fields.items() if key != "holds_absent"}
     if name != "Guess":
         return fields
-    count, told = fields["measured"], fields["told"]
-    absent = [value if told and at < count else None for at, value in enumerate(fields["absent"]["tuple"])]
+    count, is_known = fields["measured"], fields["told"]
+    absent = [value if is_known and index < count else None for index, value in enumerate(fields["absent"]["tuple"])]
     return {"measured": count, "absent": {"tuple": absent}}
 
 
@@ -352,42 +352,42 @@ MODEL_STEPS: dict[int, Step] = {schema: adding(lacked) for schema, lacked in LAC
 
 
 class OtherSchema(ValueError):
-    """A file of a schema that this version can't read."""
+    """A file with a schema that this version can't read."""
 
 
 def migrate(content: Json, arrays: dict[str, np.ndarray], steps: Mapping[int, Step], schema: int) -> Content:
-    """The description and arrays of a file in the present schema.
+    """Upgrades the description and arrays of a file to the current schema.
 
     **Arguments:**
 
     - `content`, `arrays`: as read, with the file's schema and the version of node_fit that wrote it.
-    - `steps`: upgrades, by the schema that each one starts from.
-    - `schema`: the present schema.
+    - `steps`: upgrades, by the schema that they start from.
+    - `schema`: the current schema.
 
     **Raises:** `OtherSchema` that names the version to install.
     """
-    found = content.get("schema")
-    if not isinstance(found, int) or isinstance(found, bool):
+    current = content.get("schema")
+    if not isinstance(current, int) or isinstance(current, bool):
         raise OtherSchema("it was written before version 0.2 of node_fit; read it with that version, or fit again.")
-    found = max(-1, min(found, 2**31))  # an untrusted file may have a number of any length
-    if found > schema:
+    current = max(-1, min(current, 2**31))  # an untrusted file can hold a number of any length
+    if current > schema:
         raise OtherSchema(
-            f"it has schema {found}, and this node_fit reads up to {schema}; {how_to_read(content.get('node_fit'))}."
+            f"it has schema {current}, and this node_fit reads up to {schema}; {how_to_read(content.get('node_fit'))}."
         )
-    while found < schema:
-        if found not in steps:
+    while current < schema:
+        if current not in steps:
             raise OtherSchema(
-                f"it has schema {found}, of a node_fit before version 0.2; read it with that version, or fit again."
+                f"it has schema {current}, of a node_fit before version 0.2; read it with that version, or fit again."
             )
-        content, arrays = steps[found](content, arrays)
-        found += 1
+        content, arrays = steps[current](content, arrays)
+        current += 1
     return {**content, "schema": schema}, arrays
 
 
 def how_to_read(version: object) -> str:
-    """The command that installs the version that wrote a file.
+    """Returns the command that installs the version that wrote a file.
 
-    Only a version number is repeated, since an untrusted file must not tell the user what to type.
+    It repeats only a version number, so that an untrusted file can't suggest other commands.
     """
     if isinstance(version, str) and re.fullmatch(r"[0-9][0-9a-zA-Z.+!-]{0,30}", version):
         return f"pip install 'node_fit>={version}'"

@@ -1,9 +1,9 @@
 """A fitted model as one self-describing file; loading it runs no code from the file.
 
 The file is an archive: arrays, and a JSON header with the class of each part, names, units, solver and versions.
-Classes of this package have short stored names (`runtime.serialization`), so a file survives any move of a class. A
-file can only instantiate these, classes of `equinox.nn`, and classes of packages that the caller names. A
-stranger's file is no danger: what it must describe is checked before anything is computed with it.
+Classes of this package have short stored names (`runtime.serialization`), so moving a class keeps old files readable. A
+file can only instantiate these, classes of `equinox.nn`, and classes of packages that the caller names. An untrusted
+file is safe to load: its description is checked before any computation.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ from .files import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
 # version.
 MODEL_SCHEMA = 9
 NETWORKS = "equinox.nn"
-# Functions that a model may call, by their names in files; functions of the caller's packages may be added.
+# Functions that a model can call, by their names in files; the caller's packages can add more.
 STORED_FUNCTIONS: dict[str, Callable[..., object]] = {
     **{f"jax.numpy.{name}": getattr(jnp, name) for name in ("tanh", "sin", "cos", "exp")},
     **{f"jax.nn.{name}": getattr(jax.nn, name) for name in ("softplus", "silu", "gelu", "relu", "elu", "sigmoid")},
@@ -59,7 +59,7 @@ STORED_FUNCTIONS: dict[str, Callable[..., object]] = {
 
 
 def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
-    """Writes a model, fitted or loaded or changed by hand, to a file that `load` reads.
+    """Writes a fitted, loaded or modified model to a file that `load` reads.
 
     ```python
     node_fit.save(model, "model.safetensors")
@@ -69,7 +69,7 @@ def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
 
     **Arguments:** `model`: a `NeuralODE` or an `Ensemble`. `path`: the file.
 
-    **Raises:** `ValueError` that names a part that a file can't hold, such as a lambda.
+    **Raises:** `ValueError` that names an unsupported part, such as a lambda.
     """
     check_argument("model", model, NeuralODE | Ensemble, "a NeuralODE or an Ensemble, such as fit.model")
     check_argument("path", path, str | Path, "the name of a file")
@@ -96,9 +96,9 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
     **Arguments:**
 
     - `path`: a file written by `save`.
-    - `extensions`: further packages whose classes and functions the model may use.
+    - `extensions`: further packages whose classes and functions the model can use.
 
-    **Raises:** `FileNotFoundError`, or `ModelFileError` that says what is wrong with the file.
+    **Raises:** `FileNotFoundError`, or `ModelFileError` that explains the defect.
     """
     check_argument("path", path, str | Path, "the name of a file that a model was saved to")
     path = Path(path)
@@ -128,7 +128,7 @@ def describe_part(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         return {"array": name}
     if isinstance(part, eqx.Module):
         check_importable(type(part), name)
-        keys = [each.name for each in dataclasses.fields(part)]  # without class variables
+        keys = [attribute.name for attribute in dataclasses.fields(part)]  # without class variables
         members = {key: describe_part(getattr(part, key), f"{name}.{key}", tensors) for key in keys}
         return {"class": name_stored(type(part)), "fields": members}
     if is_list_or_tuple(part):
@@ -136,9 +136,9 @@ def describe_part(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         return {type(part).__name__ if type(part) is list else "tuple": items}
     if part is None or isinstance(part, bool | int | float | str):
         return part
-    known = [key for key, function in STORED_FUNCTIONS.items() if function is part]
-    if known:
-        return {"function": known[0]}
+    names = [key for key, function in STORED_FUNCTIONS.items() if function is part]
+    if names:
+        return {"function": names[0]}
     is_named = inspect.isfunction(part) and getattr(sys.modules[part.__module__], part.__qualname__, None) is part
     if is_named and part.__module__ != "__main__":
         return {"function": f"{part.__module__}:{part.__qualname__}"}
@@ -148,14 +148,14 @@ def describe_part(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
 
 
 def rebuild(node: object, tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
-    """Rebuilds a part from the description that `describe` made."""
+    """Rebuilds a part from its description by `describe_part`."""
     if not is_json(node):
         return node
     ((kind, value), *more) = node.items()
     if kind == "array":
         if value not in tensors:
             raise ModelFileError(f"it lacks the array {value!r}, or asks for it twice.")
-        # Popped, so that a small file can't ask for one array many times, each time in a new buffer.
+        # Popped, so that a small file can't request many copies of one array.
         return jnp.asarray(tensors.pop(value))
     if kind in ("tuple", "list"):
         items = [rebuild(item, tensors, packages) for item in value]
@@ -170,8 +170,8 @@ def rebuild(node: object, tensors: dict[str, np.ndarray], packages: Sequence[str
 def assemble_part(
     cls: type[eqx.Module], members: dict[str, object], tensors: dict[str, np.ndarray], packages: Sequence[str]
 ) -> object:
-    """Makes an instance with these fields without its constructor, which would draw new parameters."""
-    expected = {each.name for each in dataclasses.fields(cls)}
+    """Makes an instance with these fields, bypassing its constructor, which would draw new parameters."""
+    expected = {attribute.name for attribute in dataclasses.fields(cls)}
     if set(members) != expected:
         raise ModelFileError(f"{cls.__name__} needs the fields {sorted(expected)}, the file has {sorted(members)}.")
     instance = object.__new__(cls)
@@ -179,27 +179,29 @@ def assemble_part(
         object.__setattr__(instance, key, rebuild(member, tensors, packages))
     if stored_name(cls):
         check_stored_fields(instance)
-    if stored_name(cls) or cls.__module__.startswith(f"{NETWORKS}."):  # a caller's class may hold integers
+    if stored_name(cls) or cls.__module__.startswith(f"{NETWORKS}."):  # a caller's class can hold integers
         check_floats(instance)
     return instance
 
 
 def check_floats(part: eqx.Module) -> None:
-    """Rejects weights of integers or booleans, with which a solve would compute something else, and infinite ones."""
-    for each in dataclasses.fields(part):
-        for leaf in jax.tree.leaves(getattr(part, each.name), is_leaf=lambda node: isinstance(node, eqx.Module)):
+    """Rejects integer or boolean weights, which would change the results of a solve, and non-finite ones."""
+    for attribute in dataclasses.fields(part):
+        for leaf in jax.tree.leaves(getattr(part, attribute.name), is_leaf=lambda node: isinstance(node, eqx.Module)):
             if isinstance(leaf, Array) and not jnp.issubdtype(leaf.dtype, jnp.floating):
-                raise ModelFileError(f"its {type(part).__name__} has {each.name} of {leaf.dtype}; weights are floats.")
-            # The factors of bands are infinite where too few validation data tell them.
+                raise ModelFileError(
+                    f"its {type(part).__name__} has {attribute.name} of {leaf.dtype}; weights are floats."
+                )
+            # Band factors are infinite if validation data are too few to estimate them.
             if isinstance(leaf, Array) and not isinstance(part, Ensemble) and not np.isfinite(leaf).all():
                 raise ModelFileError(
-                    f"its {type(part).__name__} has {each.name} with values that are not finite, of which all "
+                    f"its {type(part).__name__} has {attribute.name} with values that are not finite, of which all "
                     "predictions would be empty; fit again, or restore the file."
                 )
 
 
 def name_stored(cls: type) -> str:
-    """The stored name of a class: short for one of ours, else its module and its name."""
+    """Returns the stored name of a class: short for one of ours, else its module and its name."""
     module = NETWORKS if cls.__module__.startswith(f"{NETWORKS}.") else cls.__module__
     return stored_name(cls) or f"{module}:{cls.__qualname__}"
 
@@ -207,7 +209,7 @@ def name_stored(cls: type) -> str:
 def check_importable(cls: type, name: str) -> None:
     """Rejects a class that no other process could import.
 
-    **Raises:** `ValueError` that says where to put it.
+    **Raises:** `ValueError` that names a suitable place for it.
     """
     if stored_name(cls) is None and (cls.__module__ == "__main__" or "." in cls.__qualname__):
         place = "in a function or class" if "." in cls.__qualname__ else "in the script or notebook that runs"
@@ -220,7 +222,7 @@ def check_importable(cls: type, name: str) -> None:
 
 @functools.cache
 def import_classes() -> None:
-    """Imports all modules of `model/`, whose classes thereby have their stored names."""
+    """Imports all modules of `model/`, which registers the stored names of their classes."""
     for module in pkgutil.walk_packages(model_folder.__path__, f"{model_folder.__name__}."):
         importlib.import_module(module.name)
 
@@ -263,14 +265,14 @@ def import_name(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-# A larger integer is no argument of a compiled program.
+# Maximum tolerance of a solver; compiled programs don't accept larger integers.
 LARGEST_NUMBER = 1e9
-# Classes in one file, and in one item of a list in it, such as a member; each layer takes a while to trace.
+# Maximum number of classes in an ensemble and in one model or member; each layer takes time to trace.
 MOST_PARTS, MOST_IN_ONE = 40_000, 1000
 
 
 class ModelFileError(ValueError):
-    """A file that is not a model, is damaged, or asks for something that is not allowed."""
+    """A file that is not a model, is damaged, or requests something that is not allowed."""
 
 
 def check_parts(node: Json) -> None:
@@ -284,20 +286,20 @@ def check_parts(node: Json) -> None:
 
 
 def count_parts(node: object) -> int:
-    """The number of classes in a description."""
-    found, waiting = 0, [node]
+    """Counts the classes in a description."""
+    count, waiting = 0, [node]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            found += "class" in each
-            waiting += each.values()
-        elif isinstance(each, list):
-            waiting += each
-    return found
+        part = waiting.pop()
+        if isinstance(part, dict):
+            count += "class" in part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return count
 
 
 def check_stored_fields(part: object) -> None:
-    """Rejects an instance of a class of node_fit with a field of another type than the class says."""
+    """Rejects an instance of a node_fit class with a field of another type than its annotation."""
     cls = type(part)
     for key, hint in stored_hints(cls).items():
         value = getattr(part, key)
@@ -308,15 +310,15 @@ def check_stored_fields(part: object) -> None:
 
 @functools.cache
 def stored_hints(cls: type) -> dict[str, Any]:
-    known = typing.get_type_hints(cls)
-    return {each.name: known[each.name] for each in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    return {attribute.name: hints[attribute.name] for attribute in dataclasses.fields(cls)}
 
 
 def matches_hint(value: object, hint: Any) -> bool:
-    """Whether a value is of a type, every item of a tuple included."""
+    """Whether a value matches a type, including all items of a tuple."""
     inner = get_args(hint)
     if get_origin(hint) in (Union, types.UnionType):
-        return any(matches_hint(value, each) for each in inner)
+        return any(matches_hint(value, option) for option in inner)
     if get_origin(hint) is tuple:
         many = inner[-1] is Ellipsis
         return (
@@ -354,7 +356,7 @@ def check_class(part: object, kind: type, text: str) -> None:
 
 
 def check_ensemble(ensemble: Ensemble) -> None:
-    """Rejects members that differ in more than their arrays, and bands of other channels."""
+    """Rejects members that differ in more than their arrays, and bands for other channels."""
     members = ensemble.members
     check_class(members or None, tuple, "its members are not models.")
     for member in members:
@@ -371,14 +373,14 @@ def check_part(name: str, size: int, what: str, part: Callable[..., Array], *arg
     """Rejects a part that does not return an array whose last axis has this size."""
     try:
         out = eqx.filter_eval_shape(part, *arguments)
-    except Exception as error:  # an absurd architecture may raise anything
+    except Exception as error:  # an absurd architecture can raise anything
         raise ModelFileError(f"its {name} can't be evaluated ({type(error).__name__}).") from None
     if out.shape[-1:] != (size,):
         raise ModelFileError(f"its {name} gives shape {out.shape} for {what}.")
 
 
 def one_trajectory(model: NeuralODE, dtype: DTypeLike) -> Batch:
-    """The shapes of a batch with one trajectory of two rows."""
+    """Returns the shapes of a batch with one trajectory of two rows."""
     channels, inputs = len(model.states), len(model.inputs)
 
     def array(*shape: int, kind: DTypeLike = dtype) -> np.ndarray:
@@ -408,12 +410,12 @@ def check_solver(solver: object) -> None:
     settings: Json = {key: getattr(solver, key) for key in ("method", "stepping", "max_steps", "adjoint", "inputs")}
     rtol, atol = as_setting(solver.rtol), as_setting(solver.atol)
     Solver(**settings, rtol=rtol, atol=atol)
-    if any(not 0 < value <= LARGEST_NUMBER for each in (rtol, atol) for value in np.atleast_1d(each)):
+    if any(not 0 < value <= LARGEST_NUMBER for tolerance in (rtol, atol) for value in np.atleast_1d(tolerance)):
         raise ModelFileError(f"its solver has tolerances that are not between 0 and {LARGEST_NUMBER:g}.")
 
 
 def as_setting(tolerance: ByState | None) -> float | tuple[float, ...]:
-    """A tolerance, perhaps of arrays, as a solver's constructor takes it."""
+    """Converts a tolerance, possibly stored as arrays, to an argument of the solver's constructor."""
     if tolerance is None:
         raise ModelFileError("its solver has no tolerance.")
     return tuple(map(float, tolerance)) if isinstance(tolerance, tuple) else float(tolerance)
@@ -427,7 +429,7 @@ def check_scaler(scaler: object, states: int, inputs: int) -> None:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
     turns = [turn for turn in scaler.turns if turn is not None]
     optional = ((scaler.turns, states), (scaler.counted, states), (scaler.input_bounds, inputs))
-    sizes = [len(given) in (0, count) for given, count in optional]
+    sizes = [len(values) in (0, count) for values, count in optional]
     if not (all(sizes) and all(isinstance(turn, float) and 0 < turn < np.inf for turn in turns)):
         raise ModelFileError("its scaler has angles or bounds of inputs that make no sense.")
     for index, bounds in enumerate(scaler.bounds):

@@ -1,8 +1,8 @@
-"""Models that begin as an identified one: linear, or a readout of states that are filters of the inputs.
+"""Initializes models from identified ones: linear models, or readouts of states that are filters of the inputs.
 
-What is measured may be any function of the states, such as a speed without its direction, of which no linear model says
-anything. Filters of the inputs do; and which function of them is measured is a linear problem, once the filters and
-the features of the readout are chosen.
+Channels can be any function of the states, such as a speed without its direction, which no linear model predicts.
+Functions of filtered inputs can; once the filters and the features of the readout are chosen, finding the function is a
+linear problem.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from .realization import PastMap, StateMatrices
 
 
 def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> NeuralODE:
-    """The model with the matrices of a linear model, and networks whose output is zero.
+    """Initializes a model with the matrices of a linear model, and networks whose output is zero.
 
     **Arguments:**
 
@@ -48,7 +48,7 @@ def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> Neur
 
 
 def begin_as_modes(model: NeuralODE, matrices: StateMatrices, past: PastMap, step: float) -> NeuralODE:
-    """The model with the matrices of a system whose outputs are a readout, and networks whose output is zero.
+    """Initializes a model with the matrices of a system with an output readout, and networks whose output is zero.
 
     **Arguments:**
 
@@ -73,28 +73,28 @@ def begin_as_modes(model: NeuralODE, matrices: StateMatrices, past: PastMap, ste
 
 
 def path(model: NeuralODE) -> Linear:
-    """The linear part of a model's field."""
-    found = linear_part_of(model.field)
-    assert found is not None
-    return found
+    """Returns the linear part of a model's field."""
+    linear = linear_part_of(model.field)
+    assert linear is not None
+    return linear
 
 
 def linear_part_of(field: VectorField) -> Linear | None:
-    """The linear part of a field, which a field of the user's need not have."""
+    """Returns the linear part of a field, or None for user-defined fields without one."""
     return getattr(field, "linear_part", None)
 
 
-# Sets of filters that are drawn, and rows of each trajectory that they are tried on.
+# Number of random filter sets, and maximum number of rows per trajectory for testing them.
 DRAWS, MOST_FILTER_ROWS = 300, 3_000
-# Rounds in which the best sets get neighbours, so many each, at a distance that shrinks from the first by this factor.
+# Local search: rounds, number of best sets, neighbours of each, initial distance, and its shrink factor per round.
 FILTER_ROUNDS, BEST, NEIGHBOURS, DISTANCE, FILTER_SHRINK = 6, 10, 5, 0.3, 0.7
-# Time constants [rows]: at least, and at most this share of the longest trajectory. Frequencies [1/time constant].
+# Time constants: minimum [rows], and maximum as a share of the longest trajectory. Frequencies [1/time constant].
 FASTEST_FILTER, SLOWEST, FREQUENCIES = 2.0, 0.2, (0.2, 3.0)
-# Standard deviation of the states, which should reach the bends of the readout's network.
+# Standard deviation of the states, large enough to reach the nonlinear range of the readout's network.
 FILTER_SPREAD = 2.0
-# The share of each trajectory, at its end, that tells which filters are the best.
+# Share of each trajectory, at its end, used to select filters.
 FILTERS_HELD_BACK = 0.3
-# Weight of squared coefficients, as a share of the features' squares.
+# Ridge on coefficients, as a share of the features' squares.
 FILTER_RIDGE = 1e-3
 
 
@@ -110,7 +110,7 @@ class Filters(NamedTuple):
 
     @staticmethod
     def drawn(rng: np.random.Generator, states: int, inputs: int, slowest: float) -> "Filters":
-        """So many states: some of them pairs that swing, the others with a real pole each."""
+        """Draws filters with `states` states: oscillating pairs, and real poles for the remaining states."""
         pairs = int(rng.integers(0, states // 2 + 1))
         number = states - pairs
         times = np.exp(rng.uniform(np.log(FASTEST_FILTER), np.log(max(slowest, 2 * FASTEST_FILTER)), number))
@@ -122,7 +122,7 @@ class Filters(NamedTuple):
         return Filters(((-1 + 1j * swing) / times)[of], weights[of], imaginary)
 
     def neighbour(self, rng: np.random.Generator, distance: float) -> "Filters":
-        """Filters whose poles and weights differ by about this share."""
+        """Draws filters whose poles and weights differ by about this share."""
         of = np.cumsum(~self.imaginary) - 1  # the filter that a state belongs to
         number = int(of[-1]) + 1
         decays, swings = np.exp(distance * rng.normal(size=(2, number)))[:, of]
@@ -131,18 +131,18 @@ class Filters(NamedTuple):
         return Filters(poles, weights / np.linalg.norm(weights, axis=1, keepdims=True), self.imaginary)
 
     def states(self, us: Float[np.ndarray, "trajectory time input"]) -> Float[np.ndarray, "trajectory time state"]:
-        """The states at all rows, from rest; `us` over the step that begins at each row."""
+        """Simulates the states at all rows from rest; `us` are the inputs over the step that begins at each row."""
         from scipy.signal import lfilter
 
-        found: list[np.ndarray] = []
+        columns: list[np.ndarray] = []
         for pole, weight, imaginary in zip(self.poles, self.weights, self.imaginary, strict=True):
             gain = np.exp(pole)
             path = cast(np.ndarray, lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1))
-            found.append(np.imag(path) if imaginary else np.real(path))
-        return np.stack(found, axis=2)
+            columns.append(np.imag(path) if imaginary else np.real(path))
+        return np.stack(columns, axis=2)
 
     def system(self, sizes: Float[np.ndarray, " state"], e: np.ndarray, f: np.ndarray) -> LinearSystem:
-        """The linear system of the states, each divided by its size."""
+        """Returns the linear system of the states divided by their sizes."""
         count = len(self.poles)
         decay, swing = np.real(self.poles), np.imag(self.poles)
         a, b = np.diag(decay), np.zeros(self.weights.shape)
@@ -154,7 +154,7 @@ class Filters(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """Filters, the size of their states, coefficients of the readout, and its NRMSE on rows that were held back."""
+    """Filters, the sizes of their states, coefficients of the readout, and its NRMSE on held-out rows."""
 
     filters: Filters
     sizes: Float[np.ndarray, " state"]
@@ -163,7 +163,7 @@ class Tried(NamedTuple):
 
 
 def has_place(model: NeuralODE) -> bool:
-    """Whether a model can begin with filters."""
+    """Whether a model can be initialized with filters."""
     field = model.field
     rest = getattr(field, "has_network", False) and not getattr(field, "time", False)
     linear = rest and linear_part_of(field) is not None
@@ -171,12 +171,12 @@ def has_place(model: NeuralODE) -> bool:
 
 
 def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float, seed: int) -> tuple[NeuralODE, float]:
-    """The model whose states are the filters of the inputs that tell the channels best, and the NRMSE of these.
+    """Initializes the states as the input filters that predict the channels best; returns the model and their NRMSE.
 
     **Arguments:**
 
-    - `model`: one that `has_place`. `train`: what it is fitted to.
-    - `kind`: how inputs are interpolated. `step`: time between two rows, in scaled units. `seed`: of the draws.
+    - `model`: a model that `has_place`. `train`: training data.
+    - `kind`: how inputs are interpolated. `step`: time between two rows, in scaled units. `seed`: random seed.
     """
     scaler = model.scaler
     us = scaler.scale_inputs(train.us)
@@ -187,14 +187,16 @@ def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     scaled = scaler.scale_states(train.ys)
 
     def tried(several: list[Filters]) -> list[Tried]:
-        return [try_filters(each, train, scaled, over, features) for each in several]
+        return [try_filters(filters, train, scaled, over, features) for filters in several]
 
-    found = tried([Filters.drawn(rng, states, us.shape[2], slowest) for _ in range(DRAWS)])
+    candidates = tried([Filters.drawn(rng, states, us.shape[2], slowest) for _ in range(DRAWS)])
     for turn in range(FILTER_ROUNDS):
-        found = sorted(found, key=lambda each: each.error)[:BEST]
+        candidates = sorted(candidates, key=lambda filters: filters.error)[:BEST]
         distance = DISTANCE * FILTER_SHRINK**turn
-        found += tried([each.filters.neighbour(rng, distance) for each in found for _ in range(NEIGHBOURS)])
-    best = min(found, key=lambda each: each.error)
+        candidates += tried(
+            [filters.filters.neighbour(rng, distance) for filters in candidates for _ in range(NEIGHBOURS)]
+        )
+    best = min(candidates, key=lambda filters: filters.error)
     path = best.filters.states(over) / best.sizes
     system = best.filters.system(best.sizes, *start_map(path, train, model))
     assert isinstance(model.observation, AbstractFeatureReadout)
@@ -203,14 +205,14 @@ def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
 
 
 def features_of(model: NeuralODE) -> Callable[[np.ndarray], np.ndarray]:
-    """What the channels are linear in: 1, the states, and their features; shape `(..., term)`."""
+    """Returns a function for the terms of the readout: 1, the states, and their features; shape `(..., term)`."""
     assert isinstance(model.observation, AbstractFeatureReadout)
     drawn, kind = eqx.filter_jit(eqx.filter_vmap(model.observation.features)), path(model).layer.weight.dtype
 
     def features(path: Float[np.ndarray, "*rows state"]) -> Float[np.ndarray, "*rows term"]:
         rows = path.reshape(-1, path.shape[-1])
-        found = np.asarray(drawn(jnp.asarray(rows, kind)), float)
-        return np.concatenate([np.ones((len(rows), 1)), rows, found], axis=1).reshape(*path.shape[:-1], -1)
+        nonlinear = np.asarray(drawn(jnp.asarray(rows, kind)), float)
+        return np.concatenate([np.ones((len(rows), 1)), rows, nonlinear], axis=1).reshape(*path.shape[:-1], -1)
 
     return features
 
@@ -218,7 +220,7 @@ def features_of(model: NeuralODE) -> Callable[[np.ndarray], np.ndarray]:
 def try_filters(
     filters: Filters, train: Dataset, scaled: np.ndarray, over: np.ndarray, features: Callable[[np.ndarray], np.ndarray]
 ) -> Tried:
-    """How well a readout of the states of filters tells the ends of the trajectories."""
+    """Fits a readout of the filters' states, and scores it on the ends of the trajectories."""
     rows = slice(MOST_FILTER_ROWS)
     path, mask = filters.states(over[:, rows]), train.mask[:, rows]
     valid = mask.any(axis=2)
@@ -236,13 +238,13 @@ def try_filters(
 
 
 def solve_ridge(table: np.ndarray, target: np.ndarray, mask: np.ndarray) -> Float[np.ndarray, "feature channel"]:
-    """Coefficients of the readout, channel by channel, since each has rows of its own."""
+    """Solves for the readout's coefficients channel by channel, since channels have different rows."""
     channels = range(target.shape[2])
     return np.stack([least_squares(table[mask[..., c]], target[mask[..., c], c]) for c in channels], axis=1)
 
 
 def start_map(path: np.ndarray, train: Dataset, model: NeuralODE) -> tuple[np.ndarray, np.ndarray]:
-    """The affine map from the rows before a start to the states there, beyond the start's own guess."""
+    """Fits the affine map from past rows to the initial states, in addition to the default initial guess."""
     rows = model.start.past
     stride = max(int(train.lengths.sum()) // MOST_FILTER_ROWS, 1)
     pieces = train.pieces(rows + 1, stride)
@@ -253,11 +255,11 @@ def start_map(path: np.ndarray, train: Dataset, model: NeuralODE) -> tuple[np.nd
     channels = train.ys.shape[2]
     states[:, :channels] -= past[:, -1, :channels]
     features = np.concatenate([past.reshape(len(past), -1), np.ones((len(past), 1))], axis=1)
-    found = least_squares(features, states)
-    return found[:-1].T, found[-1]
+    coefficients = least_squares(features, states)
+    return coefficients[:-1].T, coefficients[-1]
 
 
 def least_squares(x: Float[np.ndarray, "row feature"], y: Float[np.ndarray, "row *channel"]) -> np.ndarray:
-    """Coefficients of least squares, with a little weight on their own squares."""
+    """Solves least squares with a small ridge."""
     normal = x.T @ x
     return np.linalg.solve(normal + FILTER_RIDGE * len(x) * np.eye(len(normal)), x.T @ y)

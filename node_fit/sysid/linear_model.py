@@ -1,7 +1,7 @@
-"""Finds a linear state-space model of a driven record by the error of its simulation.
+"""Finds a linear state-space model of a driven record by minimising its simulation error.
 
-This is NumPy in float64 and takes a second; compiling a program for each number of states would take longer. A network
-begins as this model and has to beat it.
+This runs in NumPy in float64 and takes a second; compiling a program for each number of states would take longer. A
+network is initialized as this model and has to beat it.
 """
 
 import importlib
@@ -17,16 +17,16 @@ from ..data.batch import Batch
 from ..minimize.host import DampedSteps, Damping, LazyPoint, QuadraticModel, minimize
 from .subspace import Rates, identify_subspace
 
-# Damping of a search's steps, and the relative fall of the error at which it ends.
+# Damping of the steps, and the relative decrease of the error below which a fit stops.
 LINEAR_DAMPING, STALLED_BELOW = Damping(increase=2.0, maximum=1e15), 1e-4
-# Ridge on the parameters: those of the start may outnumber the windows, and the equation should not become stiff.
+# Ridge on the parameters: those of the initial state can outnumber the windows, and it keeps the system from stiffness.
 LINEAR_RIDGE = 1e-5
-# States are clipped here [standard deviations] every few rows, so that a bad system gives a large error, no overflow.
+# Clipping limit of states [standard deviations] and interval in rows; a bad system gives a large error, no overflow.
 CLIPPED_AT, LOOK = 1e3, 8
 
 
 class LinearSystem(NamedTuple):
-    """`dz/dt = a z + b u + c`, whose first states are the channels, and `z = channels + e past + f` at a start.
+    """`dz/dt = a z + b u + c`, whose first states are the channels, with the initial state `z = channels + e past + f`.
 
     Time is in rows.
     """
@@ -61,13 +61,13 @@ class SimulationRecord(NamedTuple):
         return SimulationRecord(us, ys, mask, past[:, -1, : ys.shape[2]], past.reshape(len(past), -1))
 
     def part(self, trajectories: slice) -> "SimulationRecord":
-        """Some of the trajectories."""
+        """Selects some of the trajectories."""
         us, ys, mask = (x[:, trajectories] for x in (self.us, self.ys, self.mask))
         return SimulationRecord(us, ys, mask, self.first[trajectories], self.past[trajectories])
 
     @property
     def variance(self) -> float:
-        """Variance of the values that count."""
+        """Variance of the unmasked values."""
         count = np.maximum(self.mask.sum(axis=(0, 1)), 1)
         mean = (self.mask * self.ys).sum(axis=(0, 1)) / count
         return float(((self.mask * (self.ys - mean)) ** 2).sum() / count.sum()) or 1.0
@@ -85,7 +85,7 @@ def step_matrix(
     *,
     held: bool,
 ) -> Inexact[np.ndarray, "*batch state drive"]:
-    """The matrix from states, inputs and 1 to the states one row later; exact for inputs held or linear between rows.
+    """Returns the matrix from states, inputs and 1 to the next states; exact for held or piecewise linear inputs.
 
     Van Loan, Computing integrals involving the matrix exponential, 1978.
     """
@@ -100,18 +100,18 @@ def step_matrix(
     system[..., :states, -1] = c
     if not held:  # u' is the slope, which is constant within a row
         system[..., states : states + inputs, states + inputs : -1] = np.eye(inputs)
-    found = expm(system)[..., :states, :]
+    matrix = expm(system)[..., :states, :]
     if held:
-        return found
-    free, pushed, bent, constant = np.split(found, [states, states + inputs, states + 2 * inputs], axis=-1)
+        return matrix
+    free, pushed, bent, constant = np.split(matrix, [states, states + inputs, states + 2 * inputs], axis=-1)
     return np.concatenate([free, pushed - bent, bent, constant], axis=-1)
 
 
 def step_derivatives(m: LinearSystem, *, held: bool) -> Float[np.ndarray, "unknown state drive"]:
-    """The derivatives of `step_matrix` with respect to `a`, `b` and `c`, in the order of the Jacobian's columns."""
+    """Computes the derivatives of `step_matrix` by `a`, `b` and `c`, in the order of the Jacobian's columns."""
     states, inputs = m.b.shape
     width = states + inputs + 1
-    # Complex-step derivative: it subtracts nothing, so a tiny step loses nothing to rounding.
+    # Complex-step derivatives have no cancellation, so the step can be tiny.
     tiny = 1e-30
     system = np.tile(np.concatenate([m.a, m.b, m.c[:, None]], axis=1).astype(complex), (states * width, 1, 1))
     system.reshape(states * width, -1)[np.diag_indices(states * width)] += 1j * tiny
@@ -119,7 +119,7 @@ def step_derivatives(m: LinearSystem, *, held: bool) -> Float[np.ndarray, "unkno
 
 
 def simulate(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, "row trajectory state"]:
-    """States at all rows."""
+    """Simulates the states at all rows."""
     step = step_matrix(m.a, m.b, m.c, held=is_held(m, record))
     return march_linear(step, start_states(m, record), record)
 
@@ -129,16 +129,16 @@ def is_held(m: LinearSystem, record: SimulationRecord) -> bool:
 
 
 def start_states(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, "trajectory state"]:
-    """States at the first row."""
-    found = record.past @ m.e.T + m.f
-    found[:, : record.ys.shape[2]] += record.first
-    return found
+    """Computes the states at the first row."""
+    states = record.past @ m.e.T + m.f
+    states[:, : record.ys.shape[2]] += record.first
+    return states
 
 
 def march_linear(
     step: np.ndarray, start: np.ndarray, record: SimulationRecord
 ) -> Float[np.ndarray, "row trajectory state"]:
-    """States at all rows, by one step per row."""
+    """Computes the states at all rows, one step per row."""
     states = start.shape[1]
     pushed = record.drives @ step[:, states:].T
     path = np.empty((len(pushed) + 1, *start.shape))
@@ -152,7 +152,7 @@ def march_linear(
 
 
 def compute_residuals(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, " value"]:
-    """Errors of the simulated channels, whose squares sum to their mean square."""
+    """Computes the errors of the simulated channels, scaled so that their squares sum to the mean square."""
     off = record.mask * (simulate(m, record)[1:, :, : record.ys.shape[2]] - record.ys)
     return off.ravel() / np.sqrt(record.mask.sum())
 
@@ -165,10 +165,10 @@ class NormalEquations(NamedTuple):
 
 
 def normal_equations(m: LinearSystem, record: SimulationRecord) -> NormalEquations:
-    """The normal equations of the residuals, without their Jacobian, whose columns are mostly those of the start.
+    """Computes the normal equations without the Jacobian, most of whose columns belong to the initial state.
 
-    The derivative of a channel to the start is the free response of the system, the same for all trajectories, times a
-    trajectory's features, so that sums over rows come before those over features.
+    The derivative of a channel by the initial-state map is the system's free response, the same for all trajectories,
+    times a trajectory's features, so sums over rows are computed before sums over features.
     """
     trajectories, count = record.ys.shape[1], record.mask.sum()
     system, response = compute_sensitivities(m, record)
@@ -195,9 +195,9 @@ def normal_equations(m: LinearSystem, record: SimulationRecord) -> NormalEquatio
 def compute_sensitivities(
     m: LinearSystem, record: SimulationRecord
 ) -> tuple[Float[np.ndarray, "row trajectory channel unknown"], Float[np.ndarray, "row channel state"]]:
-    """Derivatives of the channels to `a`, `b` and `c`, and those to the states at the start.
+    """Computes the derivatives of the channels by `a`, `b` and `c`, and by the initial states.
 
-    The former obey the system itself, driven by the derivative of a step; the latter are its free response.
+    The former follow the system itself, driven by the derivative of a step; the latter are its free response.
     """
     states, channels, held = len(m.a), record.ys.shape[2], is_held(m, record)
     step, slopes = step_matrix(m.a, m.b, m.c, held=held), step_derivatives(m, held=held)
@@ -219,13 +219,13 @@ def compute_sensitivities(
 
 
 def as_vector(m: LinearSystem) -> np.ndarray:
-    """The parameters as a vector, in the order of the Jacobian's columns."""
+    """Returns the parameters as a vector, in the order of the Jacobian's columns."""
     rates = np.concatenate([m.a, m.b, m.c[:, None]], axis=1)
     return np.concatenate([rates.ravel(), np.concatenate([m.e, m.f[:, None]], axis=1).ravel()])
 
 
 def from_vector(x: np.ndarray, like: LinearSystem) -> LinearSystem:
-    """The system with these parameters."""
+    """Returns the system with these parameters."""
     states, inputs = like.b.shape
     width = states + inputs + 1
     rates = x[: states * width].reshape(states, width)
@@ -251,7 +251,7 @@ def fit_system(start: LinearSystem, record: SimulationRecord, steps: int) -> tup
         scale = np.diag(here.local.curvature) + 2e-9
         try:
             return here.x - cho_solve(cho_factor(here.local.curvature + np.diag(damping * scale)), here.local.gradient)
-        except ValueError:  # What is not finite has no step.
+        except ValueError:  # No step from non-finite values.
             return here.x
 
     rule = DampedSteps(
@@ -268,7 +268,7 @@ def fit_system(start: LinearSystem, record: SimulationRecord, steps: int) -> tup
 
 # Maximum number of hidden states to try.
 MOST_HIDDEN = 6
-# Steps from each initial guess, and in the whole search.
+# Maximum number of steps from each initial guess, and in the whole search.
 FIRST_STEPS, SEARCH_STEPS = 8, 40
 # A further hidden state should lower the validation error by this share; the search ends after this many that do not.
 WORTH, TRIES = 0.03, 2
@@ -297,9 +297,9 @@ class LinearModel:
 def linear_models(
     windows: Batch, validation: Batch, records: Batch, kind: str, hidden: int | None = None
 ) -> Iterator[LinearModel]:
-    """Linear models with 0, 1, 2, ... hidden states until more do not help, or with a given number.
+    """Yields linear models with 0, 1, 2, ... hidden states until more do not help, or with `hidden` of them.
 
-    Each minimises the simulation error of windows, from two initial guesses: the model with one state less, and
+    Every model minimises the simulation error of windows, from two initial guesses: the model with one state fewer, and
     subspace identification.
 
     **Arguments:**
@@ -309,10 +309,10 @@ def linear_models(
     - `kind`: how inputs are interpolated.
     - `hidden`: the number of hidden states; None to search.
     """
-    # Loads SciPy's own BLAS, which the limit covers only once it is loaded; with threads its last bits differ.
+    # Loads SciPy's own BLAS first, so that the limit covers it; with threads its last bits differ.
     importlib.import_module("scipy.linalg")
 
-    # Many small products, in which threads would only wait for each other.
+    # Threads would only wait for each other in many small products.
     with threadpool_limits(1):
         yield from search_models(
             SimulationRecord.of(windows, kind), SimulationRecord.of(validation, kind), records, kind, hidden
@@ -320,7 +320,7 @@ def linear_models(
 
 
 def simplest_model(models: Sequence[LinearModel], worth: float = WORTH) -> LinearModel:
-    """The model with the fewest states among those whose error is larger than the best by this share at most."""
+    """Returns the model with the fewest states whose error exceeds the best by at most this share."""
     limit = min(model.judged for model in models) * (1 + worth)
     return next(model for model in models if model.judged <= limit)
 
@@ -330,18 +330,18 @@ def search_models(
 ) -> Iterator[LinearModel]:
     known, ys, us = map(np.asarray, (records.known.all(axis=2), records.ys, records.us))
     over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
-    channels, best, found, idle = ys.shape[2], np.inf, None, 0
+    channels, best, fitted, idle = ys.shape[2], np.inf, None, 0
     for count in range(MOST_HIDDEN + 1) if hidden is None else (hidden,):
-        starts = [extend(found, channels + count, record, us.shape[2])]
+        starts = [extend(fitted, channels + count, record, us.shape[2])]
         guess = identify_subspace(ys, over, known, channels + count)
         if guess is not None:
             starts.append(start_at_zero(guess, record))
         tried = [fit_system(start, record, FIRST_STEPS) for start in starts]
-        found, _ = fit_system(min(tried, key=lambda each: each[1])[0], record, SEARCH_STEPS)
-        candidates = [found, *(constant_systems(record, us.shape[2]) if count == 0 else [])]
-        best_one = min(candidates, key=lambda each: nrmse_on(each, held_out))
+        fitted, _ = fit_system(min(tried, key=lambda candidate: candidate[1])[0], record, SEARCH_STEPS)
+        candidates = [fitted, *(constant_systems(record, us.shape[2]) if count == 0 else [])]
+        best_one = min(candidates, key=lambda candidate: nrmse_on(candidate, held_out))
         validated = nrmse_on(best_one, held_out)
-        crossed = cross_validate(found, record)
+        crossed = cross_validate(fitted, record)
         judged = float(np.sqrt((validated**2 + crossed**2) / 2))
         yield LinearModel(best_one, channels, validated, nrmse_on(best_one, record), judged)
         idle = idle + 1 if judged > (1 - WORTH) * best else 0
@@ -351,14 +351,14 @@ def search_models(
 
 
 def nrmse_on(system: LinearSystem, record: SimulationRecord) -> float:
-    """NRMSE of simulated channels."""
+    """Computes the NRMSE of simulated channels."""
     return float(np.sqrt((compute_residuals(system, record) ** 2).sum() / record.variance))
 
 
 def cross_validate(system: LinearSystem, record: SimulationRecord) -> float:
-    """NRMSE by two-fold cross-validation over the windows; each fit begins at a system fitted to all of them.
+    """Computes the two-fold cross-validation NRMSE over the windows; both fits start at a system fitted to all of them.
 
-    The validation data may be few and from one regime, and then do not determine the number of states.
+    Validation data can be few and from one regime, and then do not determine the number of states.
     """
     half = record.ys.shape[1] // 2
     if half < 2:
@@ -369,7 +369,7 @@ def cross_validate(system: LinearSystem, record: SimulationRecord) -> float:
 
 
 def constant_systems(record: SimulationRecord, inputs: int) -> list[LinearSystem]:
-    """Two systems that a linear model has to beat: one keeps the last known values, one the mean."""
+    """Returns two baseline systems for a linear model: one keeps the last known values, one the mean."""
     channels, features = record.ys.shape[2], record.past.shape[1]
     rates = Rates(np.zeros((channels, channels)), np.zeros((channels, inputs)), np.zeros(channels))
     keeps = start_at_zero(rates, record)
@@ -380,20 +380,20 @@ def constant_systems(record: SimulationRecord, inputs: int) -> list[LinearSystem
 
 
 def start_at_zero(rates: Rates, record: SimulationRecord) -> LinearSystem:
-    """A system whose hidden states start at zero."""
+    """Returns a system whose hidden states start at zero."""
     states = len(rates.c)
     return LinearSystem(*rates, np.zeros((states, record.past.shape[1])), np.zeros(states))
 
 
 def extend(before: LinearSystem | None, states: int, record: SimulationRecord, inputs: int) -> LinearSystem:
-    """A smaller system with further states, which decay and are weakly coupled."""
+    """Extends a smaller system with weakly coupled, decaying states."""
     rng = np.random.default_rng(states)
     a = 0.05 * (rng.normal(size=(states, states)) / np.sqrt(states) - np.eye(states))
     b, c = 0.05 * rng.normal(size=(states, inputs)), np.zeros(states)
-    found = start_at_zero(Rates(a, b, c), record)
+    extended = start_at_zero(Rates(a, b, c), record)
     if before is not None:
         old = len(before.a)
         a[:old, :old] = before.a
-        for whole, part in zip(found[1:], before[1:], strict=True):
+        for whole, part in zip(extended[1:], before[1:], strict=True):
             whole[:old] = part
-    return found
+    return extended

@@ -1,8 +1,8 @@
 """Linear systems of many states, identified from long, evenly sampled records that inputs drive.
 
-The impulse responses follow from least squares, Ho and Kalman's realisation of them gives modes, and the free
-simulation is linear in all else. Then all parameters are fitted together. A mode is a filter of one signal, so that a
-simulation takes no products of matrices. It is NumPy in float64.
+Least squares estimates the impulse responses, their Ho-Kalman realisation gives the modes, and the free simulation is
+linear in all other parameters. Then all parameters are fitted together. A mode is a filter of one signal, so
+simulations need no matrix products. Everything runs in NumPy in float64.
 
 Ho and Kalman, Regelungstechnik 14, 1966; Juang and Pappa, J. Guidance 8, 1985 (several inputs and outputs).
 """
@@ -18,44 +18,44 @@ from ..evaluation.comparison import compare_squares
 from ..minimize.host import DampedSteps, Damping, LazyPoint, QuadraticModel, minimize
 from .linear_model import step_matrix
 
-# Numbers of states that are tried.
+# Numbers of states to try.
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 34, 40, 48, 56, 64, 72, 80, 90, 100, 110, 120)
 COARSE_ORDERS = (4, 10, 20, 40, 80, 120)
-# Rows of the impulse response: at most, at least, as a share of the longest record, and of the rows for each input.
+# Length of the impulse response in rows: maximum, minimum, share of the longest record, share of the rows per input.
 MAX_TAPS, MIN_TAPS, TAPS_OF_RECORD, TAPS_OF_ROWS = 400, 100, 1 / 8, 1 / 20
-# Weights of the squared response that are tried, as shares of the inputs' power.
+# Ridges to try for the impulse response, as shares of the inputs' power.
 RESPONSE_RIDGES = tuple(10.0 ** np.arange(-8, 0, 0.5))
-# Past rows of a regression on outputs, too: at most, and for so many rows of the record one column of the regression.
-# Of 60 lightly damped modes with 2 % noise, 60 rows left 12 times the noise, and 150 left 1.06 times.
+# Maximum number of past rows in a regression on outputs and inputs, and rows of data required per column.
+# With 60 lightly damped modes and 2 % noise, 60 past rows left an error of 12 times the noise, 150 left 1.06 times.
 MAX_LAGS, ROWS_OF_COLUMN = 150, 40
-# The size of a response, in standard deviations, that grows.
+# Size of a response, in standard deviations, above which it counts as growing.
 GROWN = 1e3
-# Singular values below this share of the largest are rounding.
+# Singular values below this share of the largest are rounding errors.
 SMALLEST_SINGULAR = 1e-9
-# Decay of a mode [1/row]: at least, so that it settles within the record, and at most.
+# Minimum decay rate of a mode [1/row], so that it settles within the record, and maximum.
 SLOWEST_RATE, FASTEST_RATE = 1e-5, 6.0
-# A pole on the negative axis has no real logarithm; a pair of this angle is next to it.
+# A pole on the negative real axis has no real logarithm; a pair at this angle is close to it.
 NEXT_TO_NEGATIVE = 0.98 * np.pi
-# Rows that are filtered at a time, so that memory does not grow with the record.
+# Rows filtered at a time, so that memory does not grow with the record.
 FILTERED_ROWS = 1 << 14
-# Weight of squared parameters in least squares, as a share of the mean square of their columns.
+# Ridge of least squares, as a share of the mean square of the columns.
 MODE_RIDGE = 1e-10
-# Outputs have a variance of about one each; above this squared error, a few modes are not yet found.
+# Squared error above which modes are still missing; every output has a variance of about one.
 NOT_YET_FOUND = 0.1
-# The same of the states that the first rows tell.
+# Ridge for initial states estimated from the first rows, in the same units as `MODE_RIDGE`.
 START_RIDGE = 1e-6
-# Records up to so many have a start of their own in a fit; more of them begin at rest, and settle.
+# Maximum number of records with fitted initial states; more records start at rest, and settle.
 MAX_OWN_STARTS = 4
-# Rows for each column of a table that are enough to compare systems.
+# Rows per column of a regression that are enough to compare systems.
 ROWS_COMPARED = 20
-# An order is worse than another by more than chance at this risk.
+# Significance level for one order being worse than another.
 ORDER_RISK = 0.05
-# Damping, steps, and the relative fall of the error at which the search over all parameters ends.
+# Damping, maximum number of steps, and relative decrease of the error below which the joint fit stops.
 MODAL_DAMPING, MODAL_STEPS, MODAL_STALLED = Damping(increase=4.0, maximum=1e10), 12, 1e-3
-# Steps of it before kinds of inputs are compared, of systems of so many states at the most.
+# Steps of the joint fit before input kinds are compared, and maximum number of states for these steps.
 KIND_STEPS, MAX_REFINED = 4, 30
-# Up to so many states, all orders are compared after that search; of more, from the first whose squared error is as
-# small as the best but for this factor, so many more at the most.
+# Up to this number of states, all orders are compared after the joint fit. Larger systems are compared from the first
+# one whose squared error is within this factor of the best, with at most this number of further orders.
 MAX_SEARCHED, NEAR_BEST, MORE_ORDERS = 16, 1.2, 2
 
 Kind = Literal["hold", "linear"]
@@ -73,7 +73,7 @@ class Signals(NamedTuple):
     counts: Bool[np.ndarray, " row"]
 
     def settled(self, rows: int) -> "Signals":
-        """The record, of which so many rows at the beginning do not count: a simulation from rest settles in them."""
+        """Returns the record with its first `rows` rows not counted, in which a simulation from rest settles."""
         return self._replace(counts=self.counts & (np.arange(len(self.us)) >= rows))
 
 
@@ -81,10 +81,10 @@ class Signals(NamedTuple):
 class ModalSystem:
     """Modes `x' = s x + b u`, and outputs `y = Re(c x) + direct u + shift`, with a row as the unit of time.
 
-    A mode with an imaginary part stands for itself and its conjugate, that is two states.
+    A mode with an imaginary part represents a conjugate pair, that is two states.
 
     - `rates`: `s` of each mode, whose real parts are negative. `b`, `c`, `direct`, `shift`: as above.
-    - `kind`: how inputs go on between rows.
+    - `kind`: interpolation of inputs between rows.
     """
 
     rates: Complex[np.ndarray, " mode"]
@@ -100,7 +100,7 @@ class ModalSystem:
 
     @property
     def swings(self) -> Bool[np.ndarray, " mode"]:
-        """Which modes are one of a conjugate pair."""
+        """Whether each mode represents a conjugate pair."""
         return np.imag(self.rates) > 0
 
     @property
@@ -108,14 +108,14 @@ class ModalSystem:
         return bool(self.direct.any())
 
     def simulate(self, us: Float[np.ndarray, "row input"]) -> Float[np.ndarray, "row output"]:
-        """Outputs from rest."""
+        """Simulates the outputs from rest."""
         drives = (us @ self.b.T)[:, :, None]
         parts = [np.real(states[:, :, 0] @ self.c.T) for states in filter_drives(self.rates, drives, self.kind)]
         return np.concatenate(parts) + us @ self.direct.T + self.shift
 
 
 def count_taps(records: Sequence[Signals]) -> int | None:
-    """Rows of an impulse response that the records determine; None if they are short for their signals."""
+    """Returns the impulse-response length that the records determine; None if they are too short."""
     inputs, rows = records[0].us.shape[1], sum(int(record.counts.sum()) for record in records)
     longest = max(len(record.us) for record in records)
     taps = int(min(MAX_TAPS, TAPS_OF_RECORD * longest, TAPS_OF_ROWS * rows / max(inputs, 1)))
@@ -123,7 +123,7 @@ def count_taps(records: Sequence[Signals]) -> int | None:
 
 
 def estimate_response(records: Sequence[Signals], taps: int) -> Float[np.ndarray, "tap output input"]:
-    """The impulse responses by least squares on the inputs of past rows."""
+    """Estimates the impulse responses by least squares on past inputs."""
     inputs, outputs = records[0].us.shape[1], records[0].ys.shape[1]
     width = taps * inputs + 1
     gram, cross, power, rows = np.zeros((width, width)), np.zeros((width, outputs)), 0.0, 0
@@ -138,17 +138,17 @@ def estimate_response(records: Sequence[Signals], taps: int) -> Float[np.ndarray
                 power + (ys**2).sum(),
                 rows + len(ys),
             )
-    found = solve_validated(gram, cross, power, rows)
-    return found[:-1].reshape(taps, inputs, outputs).transpose(0, 2, 1)
+    coefficients = solve_validated(gram, cross, power, rows)
+    return coefficients[:-1].reshape(taps, inputs, outputs).transpose(0, 2, 1)
 
 
 def solve_validated(gram: np.ndarray, cross: np.ndarray, power: float, rows: int) -> np.ndarray:
-    """Coefficients of least squares, with a ridge of the least predicted error.
+    """Solves least squares with the ridge that minimises the predicted error.
 
-    The ridge is that of generalised cross-validation (Golub, Heath and Wahba, Technometrics 21, 1979).
+    Generalised cross-validation chooses the ridge (Golub, Heath and Wahba, Technometrics 21, 1979).
 
-    **Arguments:** `gram`, `cross`: products of the columns, and of these with the outputs. `power`, `rows`: the sum of
-    the outputs' squares, and the number of rows.
+    **Arguments:** `gram`, `cross`: inner products of the columns, and of the columns with the outputs. `power`,
+    `rows`: the sum of the outputs' squares, and the number of rows.
     """
     sizes, vectors = np.linalg.eigh(gram)
     sizes, seen, mean = np.maximum(sizes, 0), vectors.T @ cross, np.trace(gram) / len(gram)
@@ -163,8 +163,8 @@ def solve_validated(gram: np.ndarray, cross: np.ndarray, power: float, rows: int
 
 
 def extend_response(records: Sequence[Signals], taps: int) -> Float[np.ndarray, "tap output input"] | None:
-    """The impulse responses of a regression on past rows of outputs and inputs (VARX), which has a longer memory than
-    `taps` inputs; None if it grows."""
+    """Estimates the impulse responses by regression on past outputs and inputs (VARX), with a memory beyond `taps`;
+    None if they grow."""
     inputs, outputs = records[0].us.shape[1], records[0].ys.shape[1]
     counted = sum(int(record.counts.sum()) for record in records)
     lags = min(MAX_LAGS, taps, counted // (ROWS_OF_COLUMN * (inputs + outputs)))
@@ -173,8 +173,8 @@ def extend_response(records: Sequence[Signals], taps: int) -> Float[np.ndarray, 
     width = lags * (inputs + outputs) + inputs + 1
     gram, cross, power, rows = np.zeros((width, width)), np.zeros((width, outputs)), 0.0, 0
     for record in records:
-        known = np.lib.stride_tricks.sliding_window_view(record.counts, lags + 1).all(axis=1)
-        counted = np.flatnonzero(known) + lags
+        complete = np.lib.stride_tricks.sliding_window_view(record.counts, lags + 1).all(axis=1)
+        counted = np.flatnonzero(complete) + lags
         for part in np.array_split(counted, -(-len(counted) // FILTERED_ROWS) or 1):
             past = part[:, None] - np.arange(1, lags + 1)
             columns = [record.ys[past].reshape(len(part), -1), record.us[past].reshape(len(part), -1)]
@@ -188,14 +188,14 @@ def extend_response(records: Sequence[Signals], taps: int) -> Float[np.ndarray, 
             )
     if rows < 2 * width:
         return None
-    found = solve_validated(gram, cross, power, rows)
-    own = found[: lags * outputs].reshape(lags, outputs, outputs).transpose(0, 2, 1)
-    driven = found[lags * outputs : -1 - inputs].reshape(lags, inputs, outputs).transpose(0, 2, 1)
+    coefficients = solve_validated(gram, cross, power, rows)
+    by_output = coefficients[: lags * outputs].reshape(lags, outputs, outputs).transpose(0, 2, 1)
+    driven = coefficients[lags * outputs : -1 - inputs].reshape(lags, inputs, outputs).transpose(0, 2, 1)
     response = np.zeros((max(taps, MAX_TAPS), outputs, inputs))
-    response[0] = found[-1 - inputs : -1].T
+    response[0] = coefficients[-1 - inputs : -1].T
     for tap in range(1, len(response)):
         back = min(lags, tap)
-        response[tap] = np.einsum("koi,kij->oj", own[:back], response[tap - 1 :: -1][:back])
+        response[tap] = np.einsum("koi,kij->oj", by_output[:back], response[tap - 1 :: -1][:back])
         response[tap] += driven[tap - 1] if tap <= lags else 0
         if not np.abs(response[tap]).max() < GROWN:
             return None
@@ -203,17 +203,17 @@ def extend_response(records: Sequence[Signals], taps: int) -> Float[np.ndarray, 
 
 
 class Modes(NamedTuple):
-    """The modes of a realisation: their rates, and the outputs of each."""
+    """The modes of a realisation: their rates and output weights."""
 
     rates: Complex[np.ndarray, " mode"]
     c: Complex[np.ndarray, "output mode"]
 
 
 def realize(response: Float[np.ndarray, "tap output input"], orders: Sequence[int]) -> Iterator[Modes]:
-    """The modes of realisations of several orders, as far as the response has so many: none grows.
+    """Yields the stable modes of realisations of several orders, up to the rank of the response.
 
-    The shift of the rows of the observability matrix, which the block Hankel matrix of the response gives, is the
-    transition matrix.
+    The block Hankel matrix of the response gives the observability matrix, and the shift of its rows the transition
+    matrix.
     """
     outputs, half = response.shape[1], len(response) // 2 - 1
     blocks = response[1 + np.arange(half)[:, None] + np.arange(half)[None, :]]
@@ -231,14 +231,14 @@ def realize(response: Float[np.ndarray, "tap output input"], orders: Sequence[in
 
 
 def stable_rates(values: Complex[np.ndarray, " mode"]) -> Complex[np.ndarray, " mode"]:
-    """The rates [1/row] of modes that are multiplied by these values from row to row, drawn to where they decay."""
+    """Converts eigenvalues of the transition matrix to rates [1/row], clipped so that every mode decays."""
     angle = np.where((np.imag(values) == 0) & (np.real(values) < 0), NEXT_TO_NEGATIVE, np.angle(values))
     decay = np.clip(-np.log(np.maximum(np.abs(values), 1e-300)), SLOWEST_RATE, FASTEST_RATE)
     return -decay + 1j * angle
 
 
 class Weights(NamedTuple):
-    """Weights of an input at both ends of a row in the state at its end, and their derivatives by the rate."""
+    """Weights of an input at both ends of a row for the state at its end, and their derivatives by the rate."""
 
     begin: Complex[np.ndarray, " mode"]
     end: Complex[np.ndarray, " mode"]
@@ -246,12 +246,12 @@ class Weights(NamedTuple):
     end_slope: Complex[np.ndarray, " mode"]
 
 
-# Terms of a power series, and the rates up to which it replaces the closed form, which cancels there.
+# Number of terms of the power series, and the rate below which it replaces the closed form because of cancellation.
 SERIES_TERMS, SMALL_RATE = 16, 0.5
 
 
 def input_weights(rates: Complex[np.ndarray, " mode"], kind: Kind) -> Weights:
-    """Exact integrals of `exp(s (1 - t)) u(t)` over a row, of an input that is held or linear.
+    """Computes exact integrals of `exp(s (1 - t)) u(t)` over a row, for a held or linear input.
 
     They are the functions `phi_1(s) = (e^s - 1) / s` and `phi_2(s) = (phi_1(s) - 1) / s` of exponential integrators
     (Hochbruck and Ostermann, Acta Numerica 19, 2010).
@@ -278,7 +278,7 @@ def input_weights(rates: Complex[np.ndarray, " mode"], kind: Kind) -> Weights:
 def filter_drives(
     rates: Complex[np.ndarray, " mode"], drives: Inexact[np.ndarray, "row mode drive"], kind: Kind
 ) -> Iterator[Complex[np.ndarray, "part mode drive"]]:
-    """What each mode makes of each of its drives, from rest; some rows after others."""
+    """Filters the drives of each mode from rest; yields the states in blocks of rows."""
     from scipy.signal import lfilter
 
     weights, held = input_weights(rates, kind), np.zeros((*drives.shape[1:], 1), complex)
@@ -296,12 +296,12 @@ def filter_drives(
 def filter_inputs(
     rates: Complex[np.ndarray, " mode"], us: Float[np.ndarray, "row input"], kind: Kind
 ) -> Iterator[Complex[np.ndarray, "part mode input"]]:
-    """What each input alone makes of each mode, from rest; some rows after others."""
+    """Filters each input by each mode from rest; yields the results in blocks of rows."""
     yield from filter_drives(rates, np.broadcast_to(us[:, None], (len(us), len(rates), us.shape[1])), kind)
 
 
 def stride_for(columns: int, records: Sequence[Signals]) -> int:
-    """Every how many rows are enough for least squares of so many columns."""
+    """Returns the stride between rows that leaves enough for least squares with this number of columns."""
     rows = sum(int(record.counts.sum()) for record in records)
     return max(rows // (ROWS_COMPARED * columns), 1)
 
@@ -309,10 +309,10 @@ def stride_for(columns: int, records: Sequence[Signals]) -> int:
 def fit_inputs(
     modes: Modes, records: Sequence[Signals], kinds: Sequence[tuple[Kind, bool]], *, sample: bool = False
 ) -> list[ModalSystem]:
-    """The systems of these modes whose free simulation has the least squares of errors: it is linear in all the rest.
+    """Fits all parameters but the modes to the free simulation, which is linear in them.
 
-    **Arguments:** `kinds`: how inputs go on between rows, and whether outputs have a direct part of them; each makes a
-    system. `sample`: whether rows are left out where there are many for each parameter.
+    **Arguments:** `kinds`: pairs of the interpolation of inputs and whether outputs depend on inputs directly; one
+    system is fitted per pair. `sample`: whether to skip rows if they far outnumber the parameters.
     """
     outputs, columns = records[0].ys.shape[1], 2 * len(modes.rates) * records[0].us.shape[1]
     stride = stride_for(columns, records) if sample else 1
@@ -322,8 +322,8 @@ def fit_inputs(
 
 
 class Products(NamedTuple):
-    """Sums over rows: of the products of real and imaginary parts of filtered inputs, inputs and 1 (`gram`), and of
-    these with the outputs (`cross`)."""
+    """Sums over rows of the products of the real and imaginary parts of filtered inputs, inputs and 1 (`gram`), and of
+    their products with the outputs (`cross`)."""
 
     gram: Float[np.ndarray, "column column"]
     cross: Float[np.ndarray, "column output"]
@@ -357,7 +357,7 @@ def solve_inputs(modes: Modes, products: Products, kind: Kind, outputs: int, *, 
     for output in range(outputs):
         c = np.repeat(modes.c[output], inputs)
         change = np.zeros((width, columns + free + outputs))
-        # Re(c b f) in the real and imaginary parts of b, and of the filtered input f.
+        # Re(c b f) in terms of the real and imaginary parts of b, and of the filtered input f.
         real, imaginary = np.diag(np.real(c)), np.diag(np.imag(c))
         change[:filters, :filters], change[filters : 2 * filters, :filters] = real, -imaginary
         change[:filters, filters:columns] = -imaginary[:, paired]
@@ -370,15 +370,15 @@ def solve_inputs(modes: Modes, products: Products, kind: Kind, outputs: int, *, 
     matrix = np.asarray(matrix)
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
     scaled = matrix * scale[:, None] * scale
-    found = scale * np.linalg.solve(scaled + MODE_RIDGE * np.eye(len(scaled)), scale * np.asarray(pulled))
-    b = found[:filters].astype(complex)
-    b[paired] += 1j * found[filters:columns]
-    through = found[columns : columns + free].reshape(outputs, inputs) if direct else np.zeros((outputs, inputs))
-    return ModalSystem(modes.rates, b.reshape(count, inputs), modes.c, through, found[columns + free :], kind)
+    solution = scale * np.linalg.solve(scaled + MODE_RIDGE * np.eye(len(scaled)), scale * np.asarray(pulled))
+    b = solution[:filters].astype(complex)
+    b[paired] += 1j * solution[filters:columns]
+    through = solution[columns : columns + free].reshape(outputs, inputs) if direct else np.zeros((outputs, inputs))
+    return ModalSystem(modes.rates, b.reshape(count, inputs), modes.c, through, solution[columns + free :], kind)
 
 
 class ModalLayout(NamedTuple):
-    """Where the parameters of a system are in a vector: `decays` and `swings` of the rates, `b` and `c` as real and
+    """The layout of a system's parameter vector: `decays` and `swings` of the rates, `b` and `c` as real and
     imaginary parts, the direct part, and the shift."""
 
     system: ModalSystem
@@ -425,10 +425,10 @@ class ModalLayout(NamedTuple):
 
 
 def expand_error(system: ModalSystem, records: Sequence[Signals]) -> tuple[np.ndarray, np.ndarray]:
-    """Half the gradient of the mean squared error, and half its Gauss-Newton curvature.
+    """Computes half the gradient of the mean squared error and half its Gauss-Newton curvature.
 
-    All derivatives are combinations of the filtered inputs, of the states' derivatives by their rates, of the inputs
-    and of 1, the same for all outputs: their products are summed once.
+    All derivatives are combinations of the filtered inputs, the states' derivatives by their rates, the inputs and 1,
+    the same for all outputs, so their products are summed only once.
     """
     gram: np.ndarray | float = 0.0
     cross: np.ndarray | float = 0.0
@@ -450,15 +450,15 @@ def expand_error(system: ModalSystem, records: Sequence[Signals]) -> tuple[np.nd
     gram, cross, sizes = np.asarray(gram), np.asarray(cross), ModalLayout(system).sizes
     slope, curvature = np.zeros(sum(sizes)), np.zeros((sum(sizes), sum(sizes)))
     for output in range(len(system.c)):
-        change, own = combine_derivatives(system, output)
-        slope[own] += change.T @ cross[:, output]
-        curvature[np.ix_(own, own)] += change.T @ gram @ change
+        change, indices = combine_derivatives(system, output)
+        slope[indices] += change.T @ cross[:, output]
+        curvature[np.ix_(indices, indices)] += change.T @ gram @ change
     values = count * len(system.c)
     return slope / values, curvature / values
 
 
 def expand_parts(system: ModalSystem, record: Signals) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
-    """Of some rows after others: the rows, the filtered inputs, the states' derivatives by their rates, the errors."""
+    """Yields blocks of rows: the rows, the filtered inputs, the states' derivatives by their rates, and the errors."""
     from scipy.signal import lfilter
 
     weights, growth = input_weights(system.rates, system.kind), np.exp(system.rates)
@@ -477,8 +477,8 @@ def expand_parts(system: ModalSystem, record: Signals) -> Iterator[tuple[slice, 
 
 
 def combine_derivatives(system: ModalSystem, output: int) -> tuple[np.ndarray, np.ndarray]:
-    """The derivatives of an output by the parameters as combinations of the columns of `expand_error`, shape `(column,
-    parameter)`, and the places of these parameters in the vector."""
+    """Returns the derivatives of an output by the parameters as combinations of the columns of `expand_error`, shape
+    `(column, parameter)`, and the indices of these parameters in the vector."""
     modes, inputs = system.b.shape
     outputs, pairs, filters = len(system.c), system.swings, modes * inputs
     c, rate, ends = system.c[output], system.rates, [0, *ModalLayout(system).ends]
@@ -486,7 +486,7 @@ def combine_derivatives(system: ModalSystem, output: int) -> tuple[np.ndarray, n
     of_mode = np.repeat(np.eye(modes), inputs, axis=0)
     b = system.b.ravel()[:, None] * of_mode
     still, none = np.zeros((filters, modes)), np.zeros((modes, filters))
-    # Of each block of parameters, what it takes of filtered inputs and of slopes, both by real and imaginary parts.
+    # For each block of parameters, its weights of filtered inputs and of slopes, in real and imaginary parts.
     blocks = [
         (still, still, np.diag(np.real(c) * np.real(rate)), np.diag(-np.imag(c) * np.real(rate))),
         (still[:, pairs], still[:, pairs], np.diag(-np.imag(c))[:, pairs], np.diag(-np.real(c))[:, pairs]),
@@ -502,53 +502,53 @@ def combine_derivatives(system: ModalSystem, output: int) -> tuple[np.ndarray, n
     if system.has_direct:
         change[len(moving) : -1, moving.shape[1] : -1] = np.eye(inputs)
     change[-1, -1] = 1
-    own: list[np.ndarray] = [
+    indices: list[np.ndarray] = [
         np.arange(ends[4]),
         ends[4] + np.arange(modes) * outputs + output,
         ends[5] + np.arange(int(pairs.sum())) * outputs + output,
         ends[6] + output * inputs + np.arange(inputs * system.has_direct),
         np.array([ends[7] + output]),
     ]
-    return change, np.concatenate(own)
+    return change, np.concatenate(indices)
 
 
 def simulation_error(system: ModalSystem, records: Sequence[Signals]) -> float:
-    """Mean squared error of the free simulation from rest."""
+    """Computes the mean squared error of the free simulation from rest."""
     off = [((system.simulate(record.us) - record.ys) ** 2)[record.counts] for record in records]
     return float(np.concatenate(off).mean())
 
 
 def row_errors(system: ModalSystem, records: Sequence[Signals], read: int) -> Float[np.ndarray, " row"]:
-    """The squared errors of each row that counts, over the outputs, from states that the first rows tell.
+    """Computes the squared error of each counted row, with initial states estimated from the first rows.
 
-    **Arguments:** `read`: so many rows at the beginning tell the states there, and do not count.
+    **Arguments:** `read`: number of rows used to estimate the initial states; they do not count.
     """
     errors: list[np.ndarray] = []
     for record in records:
         off = record.ys - system.simulate(record.us)
         rows = np.arange(len(off))
         table = free_responses(system, rows)
-        known = record.counts & (rows < read)
-        flat = table[known].reshape(-1, table.shape[2])
+        first = record.counts & (rows < read)
+        flat = table[first].reshape(-1, table.shape[2])
         normal = flat.T @ flat
         ridge = START_RIDGE * np.trace(normal) / len(normal) + 1e-300
-        normal, seen = normal + ridge * np.eye(len(normal)), flat.T @ off[known].ravel()
+        normal, seen = normal + ridge * np.eye(len(normal)), flat.T @ off[first].ravel()
         start = cast(np.ndarray, np.linalg.solve(normal, seen))
         later = record.counts & (rows >= read)
-        left: np.ndarray = off[later] - table[later] @ start
-        errors.append(np.sum(left**2, axis=1))
+        residuals: np.ndarray = off[later] - table[later] @ start
+        errors.append(np.sum(residuals**2, axis=1))
     return np.concatenate(errors)
 
 
 def free_responses(system: ModalSystem, rows: np.ndarray) -> Float[np.ndarray, "row output state"]:
-    """What a unit of each state at the first row makes of the outputs later on; of pairs, of both parts."""
+    """Computes the outputs after a unit initial value of each state; for pairs, of the real and imaginary part."""
     decays = np.exp(rows[:, None] * system.rates)
     seen = decays[:, None, :] * system.c
     return np.concatenate([np.real(seen), -np.imag(seen)[:, :, system.swings]], axis=2)
 
 
 def refine(system: ModalSystem, records: Sequence[Signals], steps: int = MODAL_STEPS) -> ModalSystem:
-    """The system near this one of least squared errors in the free simulation, by Levenberg and Marquardt's method."""
+    """Minimises the squared error of the free simulation from this system with the Levenberg-Marquardt method."""
     layout = ModalLayout(system)
 
     def look(x: np.ndarray) -> LazyPoint:
@@ -581,7 +581,7 @@ def refine(system: ModalSystem, records: Sequence[Signals], steps: int = MODAL_S
 
 
 class ScoredSystem(NamedTuple):
-    """A system, and the squared error of each row that was held out."""
+    """A system and its squared errors on the held-out rows."""
 
     system: ModalSystem
     errors: Float[np.ndarray, " row"]
@@ -592,7 +592,7 @@ class ScoredSystem(NamedTuple):
 
 
 def smallest_as_good(tried: Sequence[ScoredSystem]) -> int:
-    """The first of some systems that the best is not better than by more than chance on the same rows."""
+    """Returns the index of the first system that is not significantly worse than the best on the same rows."""
     best = min(range(len(tried)), key=lambda number: tried[number].mean)
     counted = np.ones((1, len(tried[best].errors)), bool)
     for number in range(best):
@@ -601,7 +601,7 @@ def smallest_as_good(tried: Sequence[ScoredSystem]) -> int:
     return best
 
 
-# How inputs go on between rows, and whether outputs have a direct part of them, the simpler first.
+# Interpolation of inputs, and whether outputs depend on inputs directly; simpler kinds first.
 INPUT_KINDS: tuple[tuple[Kind, bool], ...] = (("hold", False), ("linear", False), ("hold", True))
 
 
@@ -612,17 +612,16 @@ def identify_modes(
     kinds: Sequence[tuple[Kind, bool]] = INPUT_KINDS,
     watch: Callable[[str], None] = lambda said: None,
 ) -> ScoredSystem | None:
-    """The linear system of the fewest states that none of more states is better than, by more than chance, on rows that
-    are held out.
+    """Identifies the smallest linear system that no larger one significantly outperforms on held-out rows.
 
     **Arguments:**
 
-    - `fitted`, `held_out`: records; those held out choose the number of states and how inputs go on between rows.
-    - `kinds`: pairs of an interpolation and whether there is a direct part, the simpler first.
-    - `watch`: is told of each order.
+    - `fitted`, `held_out`: records; the held-out ones select the number of states and the interpolation of inputs.
+    - `kinds`: pairs of an interpolation and whether outputs depend on inputs directly; simpler kinds first.
+    - `watch`: receives a message for each order.
 
-    **Returns:** the system, and its errors on the rows held out after its modes have settled; None where records are
-    short for their signals, or nothing responds to the inputs.
+    **Returns:** the system, and its errors on the held-out rows after its modes have settled; None if records are too
+    short for their number of signals, or nothing responds to the inputs.
     """
     taps = count_taps(fitted)
     if taps is None:
@@ -647,31 +646,33 @@ def identify_modes(
     coarse = [until_idle(scan(response, COARSE_ORDERS)) for response in responses]
     if not any(coarse):
         return None
-    best = [min((each.mean for each in tried_orders), default=np.inf) for tried_orders in coarse]
+    best = [min((entry.mean for entry in tried_orders), default=np.inf) for tried_orders in coarse]
     which, enough = int(best[1] < best[0]), NEAR_BEST * min(best)
     below = max(
-        (order for order, each in zip(COARSE_ORDERS, coarse[which], strict=False) if each.mean > enough), default=0
+        (order for order, entry in zip(COARSE_ORDERS, coarse[which], strict=False) if entry.mean > enough), default=0
     )
     between = [order for order in ORDERS if order > below or below <= MAX_SEARCHED]
     scanned = best_of_each([*coarse[which], *scan(responses[which], between, enough)])
-    near = next(number for number, each in enumerate(scanned) if each.mean <= enough)
+    near = next(number for number, entry in enumerate(scanned) if entry.mean <= enough)
     system = scanned[near].system
     several = fit_inputs(Modes(system.rates, system.c), begun, kinds)
     steps = KIND_STEPS if system.states <= MAX_REFINED else 0
-    kind = kinds[smallest_as_good([tried(refine(each, begun, steps)) for each in several])]
-    found = search_orders(scanned, near, lambda each: tried(refine(fit_inputs(each, begun, [kind])[0], begun)), watch)
-    return found._replace(system=of_inputs(found.system, fitted))
+    kind = kinds[smallest_as_good([tried(refine(entry, begun, steps)) for entry in several])]
+    chosen = search_orders(
+        scanned, near, lambda entry: tried(refine(fit_inputs(entry, begun, [kind])[0], begun)), watch
+    )
+    return chosen._replace(system=of_inputs(chosen.system, fitted))
 
 
 def until_idle(scanned: Iterator[ScoredSystem]) -> list[ScoredSystem]:
-    """Systems of more and more states, until they get better no more: one that is no better ends it where the best is
-    good, and two in a row where it is not."""
+    """Collects systems of increasing order until they stop improving: after one without improvement if the best is
+    good, otherwise after two in a row."""
     kept: list[ScoredSystem] = []
     idle, best = 0, np.inf
-    for each in scanned:
-        kept.append(each)
-        idle = idle + 1 if NEAR_BEST * each.mean > best else 0
-        best = min(best, each.mean)
+    for entry in scanned:
+        kept.append(entry)
+        idle = idle + 1 if NEAR_BEST * entry.mean > best else 0
+        best = min(best, entry.mean)
         if idle > (best > NOT_YET_FOUND):
             break
     return kept
@@ -680,18 +681,17 @@ def until_idle(scanned: Iterator[ScoredSystem]) -> list[ScoredSystem]:
 def search_orders(
     scanned: Sequence[ScoredSystem], near: int, fit_all: Callable[[Modes], ScoredSystem], watch: Callable[[str], None]
 ) -> ScoredSystem:
-    """The smallest system, all of whose parameters are fitted together, that no other is better than by more than
-    chance.
+    """Fits all parameters of several orders, and returns the smallest system that no other significantly outperforms.
 
-    **Arguments:** `scanned`: systems by their numbers of states, of which the one with the number `near` is about as
-    good as the best. `fit_all`: fits all parameters, from modes.
+    **Arguments:** `scanned`: systems ordered by their number of states. `near`: index of the first one about as good as
+    the best. `fit_all`: fits all parameters, starting from modes.
     """
     is_small = scanned[near].system.states <= MAX_SEARCHED
     searched: list[ScoredSystem] = []
-    for each in scanned[0 if is_small else near : near + MORE_ORDERS + 1]:
-        searched.append(fit_all(Modes(each.system.rates, each.system.c)))
+    for entry in scanned[0 if is_small else near : near + MORE_ORDERS + 1]:
+        searched.append(fit_all(Modes(entry.system.rates, entry.system.c)))
         watch(
-            f"a linear system of {each.system.states} states, fitted as a whole (RMSE {searched[-1].mean ** 0.5:.2g})"
+            f"a linear system of {entry.system.states} states, fitted as a whole (RMSE {searched[-1].mean ** 0.5:.2g})"
         )
         if not is_small and smallest_as_good(searched) < len(searched) - 1:
             break
@@ -699,7 +699,7 @@ def search_orders(
 
 
 def with_starts(records: Sequence[Signals]) -> list[Signals]:
-    """The records with an input more for each, which is 1 in its first row alone: it makes the states there."""
+    """Adds one input per record that is 1 only in its first row; its weights represent the initial states."""
     begun: list[Signals] = []
     for number, record in enumerate(records):
         impulses = np.zeros((len(record.us), len(records)))
@@ -709,23 +709,24 @@ def with_starts(records: Sequence[Signals]) -> list[Signals]:
 
 
 def of_inputs(system: ModalSystem, records: Sequence[Signals]) -> ModalSystem:
-    """The system without the inputs that `with_starts` has added."""
+    """Returns the system without the inputs added by `with_starts`."""
     inputs = records[0].us.shape[1]
     return replace(system, b=system.b[:, :inputs], direct=system.direct[:, :inputs])
 
 
 def best_of_each(tried: Sequence[ScoredSystem]) -> list[ScoredSystem]:
-    """The best of those with the same number of states, in the order of this number."""
-    counts = sorted({each.system.states for each in tried})
+    """Returns the best system for each number of states, in increasing order."""
+    counts = sorted({entry.system.states for entry in tried})
     return [
-        min((each for each in tried if each.system.states == count), key=lambda each: each.mean) for count in counts
+        min((entry for entry in tried if entry.system.states == count), key=lambda entry: entry.mean)
+        for count in counts
     ]
 
 
 class StateMatrices(NamedTuple):
     """`z' = a z + b u`, `y = c z + direct u + shift`, with a row as the unit of time and states of order one.
 
-    - `covariance`: of the states in the records that the system was fitted to.
+    - `covariance`: covariance of the states in the fitted records.
     """
 
     a: Float[np.ndarray, "state state"]
@@ -737,7 +738,7 @@ class StateMatrices(NamedTuple):
 
 
 def as_matrices(system: ModalSystem, records: Sequence[Signals]) -> StateMatrices:
-    """The system with real states: one of each mode, or the real and the imaginary part of a pair's."""
+    """Converts to real states: one per real mode, and the real and imaginary part of each pair."""
     total, count = 0.0, 0
     for record in records:
         drives = (record.us @ system.b.T)[:, :, None]
@@ -764,16 +765,16 @@ def as_matrices(system: ModalSystem, records: Sequence[Signals]) -> StateMatrice
 
 
 def is_imaginary(swings: Bool[np.ndarray, " mode"]) -> Bool[np.ndarray, " state"]:
-    """Which real states are imaginary parts."""
-    found = np.zeros(len(swings) + int(swings.sum()), bool)
-    found[(np.cumsum(1 + swings) - 1)[swings]] = True
-    return found
+    """Whether each real state is an imaginary part."""
+    mask = np.zeros(len(swings) + int(swings.sum()), bool)
+    mask[(np.cumsum(1 + swings) - 1)[swings]] = True
+    return mask
 
 
 def interleave(
     values: Complex[np.ndarray, "row mode"], swings: Bool[np.ndarray, " mode"]
 ) -> Float[np.ndarray, "row state"]:
-    """The real part of each column, and after it the imaginary one of those that swing."""
+    """Returns the real part of each column, followed by the imaginary part for pairs."""
     wide = np.repeat(values, 1 + swings, axis=1)
     return np.where(is_imaginary(swings), np.imag(wide), np.real(wide))
 
@@ -781,9 +782,9 @@ def interleave(
 class PastMap(NamedTuple):
     """An affine map from past rows of outputs and inputs to the states at the last of them.
 
-    - `matrix`: its columns are of each row its outputs, whether they are known, its inputs, and its time.
+    - `matrix`: its columns are, row by row, the outputs, whether they are known, the inputs, and the time.
     - `rows`: number of rows that it reads.
-    - `share`: the largest variance of an output's error soon after the start that it leaves, over the noise.
+    - `share`: largest error variance of an output soon after the start, relative to the noise.
     """
 
     matrix: Float[np.ndarray, "state feature"]
@@ -793,11 +794,11 @@ class PastMap(NamedTuple):
 
 
 def map_past(matrices: StateMatrices, noise: Float[np.ndarray, " output"], rows: int, kind: Kind) -> PastMap:
-    """The affine map from some rows of outputs and inputs to the states at the last of them.
+    """Computes the affine map from rows of outputs and inputs to the states at the last row.
 
-    Its mean square error is least where the first states have the covariance of the record, and outputs have noise.
+    It minimises the mean square error if the first states have the covariance of the record, and outputs are noisy.
 
-    **Arguments:** `noise`: the variance of each output's. `rows`: number of rows that are read.
+    **Arguments:** `noise`: noise variance of each output. `rows`: number of rows that are read.
     """
     states, inputs = matrices.b.shape
     outputs = len(matrices.c)
@@ -818,10 +819,10 @@ def map_past(matrices: StateMatrices, noise: Float[np.ndarray, " output"], rows:
     prior = np.linalg.inv(matrices.covariance + 1e-6 * np.eye(states))
     information = weighted.T @ flat + prior
     gain = power @ np.linalg.solve(information, weighted.T)
-    # Errors of states that cancel at the start do not later on.
-    left = matrices.c**2 @ np.einsum("ij,ji->i", power, np.linalg.solve(information, power.T)) / noise
+    # Errors of states can cancel at the start but not later.
+    variances = matrices.c**2 @ np.einsum("ij,ji->i", power, np.linalg.solve(information, power.T)) / noise
     by_input = driven - np.tensordot(gain, through.reshape(rows * outputs, rows, inputs), 1)
     by_output = gain.reshape(states, rows, outputs)
     blank = np.zeros((states, rows, outputs)), np.zeros((states, rows, 1))
     features = np.concatenate([by_output, blank[0], by_input, blank[1]], axis=2)
-    return PastMap(features.reshape(states, -1), -gain @ np.tile(matrices.shift, rows), rows, float(left.max()))
+    return PastMap(features.reshape(states, -1), -gain @ np.tile(matrices.shift, rows), rows, float(variances.max()))

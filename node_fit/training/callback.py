@@ -1,4 +1,4 @@
-"""The state of a run at the end of a chunk, and callbacks that are told of it; loggers are callbacks."""
+"""The state of a run at the end of a chunk, and the callbacks that receive it; loggers are callbacks."""
 
 import abc
 import importlib
@@ -17,10 +17,10 @@ import numpy as np
 from ..model.neural_ode import NeuralODE
 from .step import Iterate, TrainState
 
-# How a fit ended: `converged` where its optimizer finds nothing lower, `stopped` before that, most often since the
+# How a fit ended: `converged` if its optimizer finds nothing lower, `stopped` before that, usually because the
 # validation loss rose, `completed` after all of its steps.
 Status = Literal["converged", "stopped", "completed", "interrupted", "pruned", "failed"]
-# A fit that ended by itself, and well.
+# Statuses of a fit that ended normally.
 ENDED: tuple[Status, ...] = ("converged", "stopped", "completed")
 
 
@@ -45,7 +45,7 @@ class Record:
 
     @property
     def judged_loss(self) -> float:
-        """The validation loss, or the training loss if there is none; infinity for NaN."""
+        """The validation loss, or the training loss without validation data; infinity for NaN."""
         loss = self.train_loss if self.validation_loss is None else self.validation_loss
         return loss if math.isfinite(loss) else math.inf
 
@@ -55,7 +55,7 @@ class RunState:
     """The state of a run between two chunks.
 
     - `stage`: index of the stage.
-    - `offset`: steps before that stage, of the member that took most.
+    - `offset`: number of steps before that stage, the maximum over the members.
     - `members`: each member's state in the stage, on the host.
     """
 
@@ -65,29 +65,29 @@ class RunState:
 
     @property
     def step(self) -> int:
-        """Steps over all stages, of the member that took most."""
+        """Number of steps over all stages, the maximum over the members."""
         return self.offset + max(int(np.asarray(state.step)) for state in self.members)
 
     @property
     def nodes(self) -> int:
-        """Number of nodes of the held steps; 0 if there are none."""
+        """Number of nodes of the held steps; 0 without held steps."""
         return self.members[0].nodes
 
     def of(self, member: int) -> "RunState":
-        """The state of one member only."""
+        """Returns the state of one member only."""
         return RunState(self.stage, self.offset, (self.members[member],))
 
 
-# From the index of a stage and a number of nodes of held steps to states of that structure.
+# Maps the index of a stage and a number of nodes of held steps to states of that structure.
 Template = Callable[[int, int], tuple[TrainState, ...]]
 
 
-# From an iterate and the number of its member to the model with these parameters.
+# Maps an iterate and the number of its member to the model with these parameters.
 ModelOf = Callable[[Iterate, int], NeuralODE]
 
 
 class Callback:
-    """Hooks that a fit calls between chunks; a callback may stop the fit.
+    """Hooks that a fit calls between chunks; a callback can stop the fit.
 
     By default, every hook does nothing. This callback stops when the loss is low enough:
 
@@ -106,19 +106,19 @@ class Callback:
     """
 
     def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
-        """The model has its initial parameters, and nothing is compiled yet. `notes` say what was chosen, and why."""
+        """The model has its initial parameters, and nothing is compiled yet. `notes` explain the choices made."""
 
     def on_trial(self, what: str) -> None:
         """A part of a search, such as a linear model or a generation of several starts, is about to begin.
 
-        A `KeyboardInterrupt` ends it, and the fits that are there stand.
+        A `KeyboardInterrupt` ends the search and keeps the fits completed so far.
         """
 
     def on_opening(self, name: str) -> None:
-        """The first fit is about to begin: one with the options as chosen, or what comes before it, by its name."""
+        """The first fit is about to begin: the one with the chosen options, or a named preliminary one."""
 
     def on_attempt(self, name: str, why: str) -> None:
-        """Another fit is about to begin, since the best so far is not good; its steps count on. `why` says so."""
+        """Another fit is about to begin since the best so far is poor, for the reason `why`; step counts continue."""
 
     def on_training_start(self, model_of: ModelOf) -> None:
         """The stages of a fit, or of another attempt, are about to run.
@@ -127,7 +127,7 @@ class Callback:
         """
 
     def restore(self, template: Template) -> RunState | None:
-        """The state to resume from; None to start. `template` gives states of the structure of a stage."""
+        """Returns the state to resume from; None to start. `template` makes states of the structure of a stage."""
         return None
 
     def on_stage_compile(self, stage: str, steps: int) -> None:
@@ -139,20 +139,20 @@ class Callback:
     def on_steps(self, step: int, state: RunState) -> str | None:
         """A long chunk has reached a step; called every few seconds. Return a reason to stop, or None.
 
-        A stop discards the chunk: the run ends in `state`, which is from before it.
+        A stop discards the chunk: the run ends in `state`, the state before the chunk.
         """
         return None
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
-        """A chunk has ended, with a record for each member that took part. Return a reason to stop, or None."""
+        """A chunk has ended, with a record for each participating member. Return a reason to stop, or None."""
         return None
 
     def on_fit_end(self) -> None:
-        """The training has ended, also by an error or Ctrl-C; for closing what the callback has opened."""
+        """The training has ended, perhaps with an error or Ctrl-C; release resources here."""
 
 
 class Callbacks(Callback):
-    """Several callbacks as one; the first that has a state to restore, or a reason to stop, decides."""
+    """Several callbacks combined; the first one with a state to restore, or a reason to stop, decides."""
 
     def __init__(self, callbacks: Sequence[Callback]):
         self.callbacks = callbacks
@@ -178,8 +178,8 @@ class Callbacks(Callback):
             callback.on_training_start(model_of)
 
     def restore(self, template: Template) -> RunState | None:
-        found = [callback.restore(template) for callback in self.callbacks]
-        return next((state for state in found if state is not None), None)
+        states = [callback.restore(template) for callback in self.callbacks]
+        return next((state for state in states if state is not None), None)
 
     def on_stage_compile(self, stage: str, steps: int) -> None:
         for callback in self.callbacks:
@@ -190,12 +190,12 @@ class Callbacks(Callback):
             callback.on_stage_start(stage)
 
     def on_steps(self, step: int, state: RunState) -> str | None:
-        found = [callback.on_steps(step, state) for callback in self.callbacks]
-        return next((reason for reason in found if reason is not None), None)
+        reasons = [callback.on_steps(step, state) for callback in self.callbacks]
+        return next((reason for reason in reasons if reason is not None), None)
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
-        found = [callback.on_chunk_end(records, state) for callback in self.callbacks]
-        return next((reason for reason in found if reason is not None), None)
+        reasons = [callback.on_chunk_end(records, state) for callback in self.callbacks]
+        return next((reason for reason in reasons if reason is not None), None)
 
     def on_fit_end(self) -> None:
         for callback in self.callbacks:
@@ -203,17 +203,17 @@ class Callbacks(Callback):
 
 
 LOGGERS_LOG = logging.getLogger(__name__)
-# What a record has that is no figure.
+# Fields of a record that are not figures.
 LOGGER_WORDS = ("step", "stage", "member")
 
 
 class AbstractLogger(Callback, abc.ABC):
-    """Sends the figures of each record, such as `train_loss`, to a tracker, by step.
+    """A callback that sends the figures of each record, such as `train_loss`, to a tracker, by step.
 
-    The figures of several members stand under `member0/`, `member1/`, ... The tracker is opened at the end of the first
-    chunk and closed when the fit ends. A tracker that fails is a warning, and the fit goes on without it.
+    The figures of several members are prefixed with `member0/`, `member1/`, ... The tracker is opened at the end of the
+    first chunk and closed when the fit ends. If a tracker fails, the fit warns and continues without it.
 
-    **Raises:** `ValueError` if its package is not installed, with the command that installs it.
+    **Raises:** `ValueError` with the command to install its package if that is missing.
     """
 
     # The package to import, and the extra that installs it.
@@ -227,7 +227,7 @@ class AbstractLogger(Callback, abc.ABC):
 
     @abc.abstractmethod
     def open(self, step: int) -> object:
-        """The tracker of a fit whose first figures are those of a step."""
+        """Opens the tracker of a fit whose first figures belong to this step."""
 
     @abc.abstractmethod
     def write(self, figures: Mapping[str, float], step: int) -> None:
@@ -235,7 +235,7 @@ class AbstractLogger(Callback, abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends what `open` began."""
+        """Closes the tracker."""
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
         if not self.works:
@@ -255,10 +255,10 @@ class AbstractLogger(Callback, abc.ABC):
 
     @contextmanager
     def tolerant(self) -> Generator[None]:
-        """Turns an error into a warning, after which nothing more is sent in this fit."""
+        """Turns an error into a warning and disables the tracker for this fit."""
         try:
             yield
-        except Exception as error:  # Trackers raise what they like, and write to disks and networks.
+        except Exception as error:  # Trackers write to disks and networks and can raise any exception.
             self.works = False
             LOGGERS_LOG.warning(
                 "%s takes no more records, and the fit goes on (%s: %s)",
@@ -273,8 +273,8 @@ class TensorBoard(AbstractLogger):
 
     **Arguments:**
 
-    - `folder`: where the event files go. A fit that resumes there replaces the steps that it repeats.
-    - `settings`: what the fit was made with, by name; shown as text.
+    - `folder`: the folder of the event files. A fit that resumes there replaces the steps that it repeats.
+    - `settings`: the settings of the fit by name; shown as text.
 
     **Raises:** `ValueError` if tensorboardX is not installed.
     """
@@ -304,13 +304,13 @@ class TensorBoard(AbstractLogger):
 
 
 class MLflow(AbstractLogger):
-    """Makes a run in MLflow, in the store that `MLFLOW_TRACKING_URI` names, or else in MLflow's own default.
+    """Logs a fit as a run in MLflow, in the store of `MLFLOW_TRACKING_URI` or else in MLflow's default store.
 
     **Arguments:**
 
-    - `name`: of the run.
-    - `experiment`: to which it belongs; `MLFLOW_EXPERIMENT_NAME`, or `node_fit`, if None.
-    - `settings`: what the fit was made with, by name; its parameters.
+    - `name`: the name of the run.
+    - `experiment`: the experiment of the run; `MLFLOW_EXPERIMENT_NAME`, or `node_fit`, if None.
+    - `settings`: the settings of the fit by name; logged as the run's parameters.
 
     **Raises:** `ValueError` if mlflow is not installed.
     """
@@ -330,9 +330,9 @@ class MLflow(AbstractLogger):
     def open(self, step: int) -> object:
         client = (
             self.module.MlflowClient()
-        )  # Several fits at once have a run each, which MLflow's functions don't allow.
-        found = client.get_experiment_by_name(self.experiment)
-        number = client.create_experiment(self.experiment) if found is None else found.experiment_id
+        )  # Simultaneous fits need one run each, which MLflow's functions don't allow.
+        existing = client.get_experiment_by_name(self.experiment)
+        number = client.create_experiment(self.experiment) if existing is None else existing.experiment_id
         self.run = client.create_run(number, run_name=self.name).info.run_id
         for name, value in self.settings.items():
             client.log_param(self.run, name, value)
@@ -347,13 +347,13 @@ class MLflow(AbstractLogger):
 
 
 class WeightsAndBiases(AbstractLogger):
-    """Makes a run of Weights & Biases, offline unless `WANDB_MODE=online`; `wandb sync` uploads it.
+    """Logs a fit as a run of Weights & Biases, offline unless `WANDB_MODE=online`; `wandb sync` uploads it.
 
     **Arguments:**
 
-    - `folder`: in which wandb makes its own folder.
-    - `name`, `project`: of the run.
-    - `settings`: what the fit was made with, by name; its config.
+    - `folder`: the folder in which wandb creates its own.
+    - `name`, `project`: the name and the project of the run.
+    - `settings`: the settings of the fit by name; the run's config.
 
     **Raises:** `ValueError` if wandb is not installed.
     """
@@ -392,7 +392,7 @@ class WeightsAndBiases(AbstractLogger):
         self.tracker.finish()
 
 
-# By their names in the config.
+# Loggers by their names in the config.
 LOGGERS: dict[str, type[AbstractLogger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
 
 

@@ -14,7 +14,7 @@ from .callback import Status
 from .step import HOPELESS_STEPS, RESTARTS, Params, TrainState, restart
 from .task import Stage, stack
 
-# Progress that counts: the training loss falls by this fraction ...
+# Minimum relative decrease of the training loss that counts as progress ...
 PROGRESS = 1e-3
 # ... within this many chunks.
 PLATEAU = 5
@@ -23,9 +23,9 @@ ADVICE = "check the scale of the data, loosen the tolerances, or choose an impli
 
 
 def too_few_steps(most: int, error: float) -> str:
-    """Says that held steps have errors far above the tolerance, since there may be no more of them.
+    """Formats a warning that the errors of held steps far exceed the tolerance since their number is limited.
 
-    **Arguments:** `most`: `max_steps` of the solver. `error`: the largest of a step, over its tolerance.
+    **Arguments:** `most`: `max_steps` of the solver. `error`: the maximum error of a step, over its tolerance.
     """
     return (
         f"training solves take the most steps that they may (solver.max_steps={most}), and their errors are up to "
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def outcome_of(stage: Stage, state: TrainState, blocks: int, patience: int | None) -> Outcome | None:
-    """How a stage ended for one member; None if it has not.
+    """Returns how a stage ended for one member; None if it has not.
 
     **Arguments:**
 
@@ -58,16 +58,16 @@ def outcome_of(stage: Stage, state: TrainState, blocks: int, patience: int | Non
             "failed",
             f"no loss was finite in the first {state.evaluations} evaluations ({state.failed} failed solves); {ADVICE}",
         )
-    found = why_finished(stage, state, patience)
-    if found is None:
+    outcome = why_finished(stage, state, patience)
+    if outcome is None:
         return None
     if not (state.best.is_usable(blocks) or state.chosen.is_usable(blocks)):
         return Outcome("failed", f"{NOTHING_SOLVED}; {ADVICE}")
-    return found
+    return outcome
 
 
 def why_finished(stage: Stage, state: TrainState, patience: int | None) -> Outcome | None:
-    """How a stage of which something could be solved has ended; None if it has not."""
+    """Returns how a stage ended if at least one solve succeeded; None if it has not."""
     if state.step >= stage.steps:
         return Outcome("completed", f"took all {stage.steps} steps of stage {stage.name}")
     grown = not stage.objective.grows or state.progress >= 1
@@ -92,20 +92,20 @@ def why_finished(stage: Stage, state: TrainState, patience: int | None) -> Outco
     return None
 
 
-# An objective that grows is complete after this fraction of its stage's steps.
+# Fraction of a stage's steps after which a growing objective is complete.
 DIVERGED_GROWTH = 0.7
-# A fit whose loss exceeds this multiple of its reference has diverged.
+# Multiple of the reference loss above which a fit has diverged.
 DIVERGED = 10.0
 
 
 def judge_chunk(before: TrainState, after: TrainState, validation_loss: float | None) -> TrainState:
-    """The state after a chunk with its best iterate and its counters brought up to date.
+    """Updates the best iterate and the counters of the state after a chunk.
 
     **Arguments:**
 
     - `before`, `after`: the states before and after the chunk's steps.
-    - `validation_loss`: of the chosen iterate; None if there are no validation data. Until one is finite, the iterate
-      with the lowest training loss is the best, and its judged loss is infinite.
+    - `validation_loss`: that of the chosen iterate; None without validation data. Until one is finite, the iterate with
+      the lowest training loss is the best, and its judged loss is infinite.
     """
     if before.finished:
         return replace(after, best=before.best, stale=before.stale, reference=before.reference, plateau=before.plateau)
@@ -124,7 +124,7 @@ def judge_chunk(before: TrainState, after: TrainState, validation_loss: float | 
 
 
 def restart_line_search(stage: Stage, state: TrainState, blocks: int) -> TrainState:
-    """The state, restarted from the best iterate with smaller steps if the chunk learnt nothing."""
+    """Restarts from the best iterate with smaller steps if the chunk made no progress."""
     best, chosen = state.best.is_usable(blocks), state.chosen.is_usable(blocks)
     spent = state.finished or state.restarts >= RESTARTS
     if spent or state.rejected < HOPELESS_STEPS or not (best or chosen):
@@ -133,12 +133,12 @@ def restart_line_search(stage: Stage, state: TrainState, blocks: int) -> TrainSt
 
 
 def forget_failures(state: TrainState) -> TrainState:
-    """The state of a line search that came to the limit of the errors of held steps, which will be refined."""
+    """Clears the failures of a line search that reached the error limit of held steps, which will be refined."""
     return replace(state, rejected=like(state.rejected, 0), stuck=like(state.stuck, False))
 
 
 def return_to_best(state: TrainState, *, validated: bool) -> TrainState:
-    """The state in which the stage's best iterate is the chosen one, where the training loss judges both.
+    """Makes the stage's best iterate the chosen one if the training loss judges both.
 
     Once held steps are refined, losses on the old steps no longer compare, and the best iterate would be lost.
     """
@@ -162,14 +162,14 @@ def renew(
     length: int,
     validated: bool,
 ) -> TrainState:
-    """The state for the next chunk, whose objective may have grown or have refined steps.
+    """Returns the state for the next chunk, after growth of the objective or refinement of its steps.
 
     **Arguments:**
 
     - `state`: the state from `judged` and `restarted`.
     - `grid`, `error_limit`: held steps for the next chunk. `refined`: whether they differ from the last ones.
     - `length`: steps in a chunk.
-    - `validated`: whether there are validation data.
+    - `validated`: whether validation data exist.
     """
     grows = stage.objective.grows and bool(state.progress < 1)
     if not (refined or grows):
@@ -193,17 +193,17 @@ def renew(
 
 
 def like(leaf: AnyArray, value: float | int | bool | AnyArray) -> np.ndarray:
-    """A number as an array with the dtype of a leaf."""
+    """Converts a number to an array with the dtype of a leaf."""
     return np.asarray(value, leaf.dtype)
 
 
-# Steps of all trajectories up to which there is room for more of them, which costs memory.
+# Maximum total number of steps up to which arrays are padded, which costs memory.
 ROOMY = 1 << 19
 
 
 @runtime_checkable
 class HasPlace(Protocol):
-    """What is read of a run's setup."""
+    """The part of a run's setup that is used here."""
 
     @property
     def place(self) -> Placement: ...
@@ -211,7 +211,7 @@ class HasPlace(Protocol):
 
 @runtime_checkable
 class HeldSteps(Protocol):
-    """What is read of a stage's programs here, see `StagePrograms`."""
+    """The part of a stage's programs that is used here; see `StagePrograms`."""
 
     @property
     def blocks(self) -> int: ...
@@ -225,37 +225,37 @@ class HeldSteps(Protocol):
 
 
 def held_solver_of(programs: HeldSteps) -> Solver:
-    """The solver of a stage that has held steps."""
+    """Returns the solver of a stage that has held steps."""
     solver = programs.stage.objective.held_solver
     assert solver is not None
     return solver
 
 
 def pad_to_room(programs: HeldSteps, grid: Shares | None) -> Shares | None:
-    """Held steps in an array of the size that all programs share.
+    """Pads held steps to the array size that all programs share.
 
-    **Arguments:** `programs`: the `StagePrograms` that read it.
+    **Arguments:** `programs`: the `StagePrograms` that read the array.
     """
     objective = programs.stage.objective
     solver, between = objective.held_solver, objective.steps_between_rows(programs.rows[0])
-    # A scan, which `direct` asks for, takes all steps.
+    # The scan of `direct` takes all steps.
     if grid is None or solver is None or between or solver.held_adjoint == "direct":
         return grid
-    # All steps at once are all steps of the array, in use or not.
+    # Simultaneous steps include the padding.
     tight = solver.may_march_together(programs.setup.place.own.platform)
     steps = room(grid.shape[-1] - 1, tight=tight)
     return pad_grid(grid, steps) if programs.blocks * steps <= ROOMY else grid
 
 
 def keeps_shape(programs: HeldSteps, grid: Shares | None) -> bool:
-    """Whether the arrays of held steps, if there are any, are the same after steps are refined."""
+    """Whether the arrays of held steps, if any, keep their shape after refinement."""
     return grid is None or programs.stage.objective.held_solver is None or pad_to_room(programs, grid) is not grid
 
 
-# A line search may go where the errors of held steps reach this multiple of the tolerance, or this multiple of their
-# value when the steps were refined, whichever is larger.
+# Maximum errors of held steps in a line search: this multiple of the tolerance, or this multiple of their value at the
+# last refinement, whichever is larger.
 LIMIT, ERROR_GROWTH = 100.0, 10.0
-# The share of that limit from which a line search that ends is taken to have come to it.
+# Share of that limit above which a line search that ends has reached it.
 NEAR = 0.5
 
 
@@ -265,8 +265,8 @@ class StepErrors:
     **Arguments:**
 
     - `programs`: the `StagePrograms` of the stage.
-    - `params`, `progress`: each member's, on the host.
-    - `idle`: for each member whether its errors count as being within the tolerance, whatever they are.
+    - `params`, `progress`: those of each member, on the host.
+    - `idle`: for each member, whether its errors always count as within the tolerance.
     """
 
     def __init__(
@@ -283,21 +283,21 @@ class StepErrors:
 
     @staticmethod
     def at_states(programs: HeldSteps, states: Sequence[TrainState], *, fresh: bool) -> "StepErrors":
-        """At members' chosen iterates; or, if `fresh`, where they are."""
-        # A member that waits, or that diverges, makes no steps shorter for all others; and nothing is learnt from where
-        # a fit has diverged, however well that is solved.
+        """Makes the errors at the members' chosen iterates or, if `fresh`, at their current parameters."""
+        # A waiting or diverged member must not shorten the steps of the others; accurate solves of a diverged fit are
+        # useless anyway.
         waits = [len(states) > 1 and bool(state.finished or state.chosen.failed_solves > 0) for state in states]
         idle = [has_diverged(state) or wait for state, wait in zip(states, waits, strict=True)]
         params = [state.params if fresh else state.chosen.params for state in states]
         return StepErrors(programs, params, [state.progress for state in states], idle)
 
     def of(self, grid: np.ndarray) -> Float[np.ndarray, "member block interval"]:
-        """The errors of steps between rows, the largest in each interval."""
+        """Computes the errors of steps between rows, the maximum in each interval."""
         errors = self.programs.step_errors(self.params, grid, self.progress)
         return self._judged(errors.reshape(self.members, -1, errors.shape[-1]))
 
     def of_padded(self, nodes: Shares, like: np.ndarray) -> Float[np.ndarray, "row step"]:
-        """The errors of steps over trajectories, in rows of all members; `like` is a grid of the programs' shape."""
+        """Computes the errors of steps over trajectories, in rows of all members; `like` has the programs' shape."""
         steps = nodes.shape[1] - 1
         roomy = pad_grid(nodes, room(steps)).reshape(*like.shape[:-1], -1)
         errors = self.programs.step_errors(self.params, roomy, self.progress)
@@ -307,7 +307,7 @@ class StepErrors:
         return self._judged(errors).reshape(-1, steps)
 
     def limits(self) -> list[float]:
-        """The errors above which each member's loss counts as infinite, from the last errors."""
+        """Computes the errors above which each member's loss counts as infinite, from the last errors."""
         worst = np.where(np.isfinite(self.last), self.last, np.inf).max(axis=(1, 2))
         return [max(LIMIT, ERROR_GROWTH * float(error)) for error in worst]
 
@@ -317,10 +317,10 @@ class StepErrors:
 
 
 def excess(programs: HeldSteps, states: Sequence[TrainState]) -> list[float]:
-    """Each member's largest error of a held step over its tolerance, at its best iterate, where the solver allows no
-    more steps; 0 elsewhere.
+    """Computes each member's maximum error of a held step over its tolerance, at its best iterate, if the solver allows
+    no more steps; else 0.
 
-    Blocks that can't be solved do not count: no number of steps would help.
+    Failed solves do not count, since no number of steps would help.
     """
     if not (holds_steps(programs, states) and at_most_steps(programs, states)):
         return [0.0] * len(states)
@@ -330,9 +330,9 @@ def excess(programs: HeldSteps, states: Sequence[TrainState]) -> list[float]:
 
 
 def hold_back(programs: HeldSteps, states: Sequence[TrainState]) -> list[bool]:
-    """Whether each member's chunk ended since its line search came to the limit of the errors of held steps.
+    """Whether each member's chunk ended because its line search reached the error limit of held steps.
 
-    It can go further once the steps are refined, which must still be possible.
+    The search can continue once the steps are refined, if that is still possible.
     """
     ended = [bool(state.stuck or state.rejected >= HOPELESS_STEPS) and not state.finished for state in states]
     if not (any(ended) and holds_steps(programs, states)) or at_most_steps(programs, states):
@@ -345,7 +345,7 @@ def hold_back(programs: HeldSteps, states: Sequence[TrainState]) -> list[bool]:
 def find_step_errors(
     programs: HeldSteps, states: Sequence[TrainState], params: Sequence[Params]
 ) -> Float[np.ndarray, "member block step"]:
-    """The errors of each member's held steps at other parameters."""
+    """Computes the errors of each member's held steps at other parameters."""
     errors = StepErrors(programs, params, [state.progress for state in states], [False] * len(states))
     grid = stack([state.grid for state in states])
     if programs.stage.objective.steps_between_rows(programs.rows[0]):
@@ -360,12 +360,12 @@ def holds_steps(programs: HeldSteps, states: Sequence[TrainState]) -> bool:
 
 
 def at_most_steps(programs: HeldSteps, states: Sequence[TrainState]) -> bool:
-    """Whether there are as many held steps as the solver allows."""
+    """Whether the number of held steps has reached the solver's maximum."""
     objective, most = programs.stage.objective, held_solver_of(programs).max_steps
     most = most_between_rows(most) if objective.steps_between_rows(programs.rows[0]) else most
     return states[0].nodes - 1 >= most
 
 
 def even_nodes(like: np.ndarray, steps: int) -> np.ndarray:
-    """A grid of this many equal steps, in the shape of another grid except for the last axis."""
+    """Makes a grid of this many equal steps, in the shape of another grid except for the last axis."""
     return np.broadcast_to(np.linspace(0, 1, steps + 1), (*like.shape[:-1], steps + 1)).copy()

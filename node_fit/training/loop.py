@@ -40,7 +40,7 @@ LOOP_LOG = logging.getLogger(__name__)
 
 # Maximum number of validation trajectories that are solved at the end of a chunk.
 MOST_VALIDATED = 4096
-# Maximum number of rows of a record that are solved in sequence there.
+# Maximum number of rows that are solved in sequence in validation.
 LOOP_PIECE = 1000
 
 
@@ -50,11 +50,11 @@ class Loop:
     **Arguments:**
 
     - `members`: the members, which differ only in arrays and numbers.
-    - `train`, `validation`: the data to fit, and the data that judge iterates, if any.
+    - `train`, `validation`: the training data, and the data that judge iterates, if any.
     - `place`: placement of arrays.
     - `freeze`, `chunk_steps`, `patience`: see `fit`.
     - `starts_well`: whether the initial model is worth keeping if nothing validates better.
-    - `offset`: steps of earlier loops of the same fit, from which steps are counted.
+    - `offset`: number of steps of earlier loops of the same fit; step counts begin there.
 
     **Raises:** `ValueError` if the members can't share their programs.
     """
@@ -93,7 +93,7 @@ class Loop:
 
     @property
     def compiled(self) -> list[StagePrograms]:
-        """The programs of the stages so far, which count their compilations and compile time."""
+        """The programs of the stages so far, with their compilation counts and compile times."""
         return list(self._programs.values())
 
     def run(self, callback: Callback) -> tuple[list[Outcome], RunState]:
@@ -118,22 +118,22 @@ class Loop:
             run = self.next_stage(run, outcomes)
 
     def fitted(self, run: RunState, member: int = 0, iterate: Iterate | None = None) -> NeuralODE:
-        """A member's model with its best parameters, or those of another iterate."""
+        """Returns a member's model with its best parameters, or those of another iterate."""
         return self.model_of(iterate or run.members[member].best, member)
 
     def model_of(self, iterate: Iterate, member: int) -> NeuralODE:
-        """A member's model with the parameters of an iterate."""
+        """Returns a member's model with the parameters of an iterate."""
         part = self.setup.parts[member]
         return self.setup.place.one(eqx.combine(iterate.params.model, part.frozen, part.static))
 
     def programs(self, index: int) -> StagePrograms:
-        """The programs of a stage, made once."""
+        """Returns the programs of a stage, which are made once."""
         if index not in self._programs:
             self._programs[index] = StagePrograms(index, self.setup)
         return self._programs[index]
 
     def next_stage(self, run: RunState, outcomes: Sequence[Outcome]) -> RunState:
-        """The initial state of the next stage, from the best parameters so far or the last ones."""
+        """Returns the initial state of the next stage, at the best parameters so far or the last ones."""
         best, programs = [state.best for state in run.members], self.programs(run.stage + 1)
         ended, blocks = self.stages[run.stage], self.programs(run.stage).blocks
         begins = [
@@ -154,7 +154,7 @@ class Loop:
     def run_stage(self, run: RunState, callback: Callback) -> tuple[list[Outcome], RunState]:
         """Runs chunks until the stage has ended for every member, or a callback stops it."""
         programs = self.programs(run.stage)
-        if any(end is None for end in self.outcomes(run)):  # A stage that is resumed may have ended.
+        if any(end is None for end in self.outcomes(run)):  # A resumed stage can have ended.
             callback.on_stage_compile(programs.stage.name, programs.stage.steps)
             programs.compile(run.members, PROGRAMS.begin)
             programs.compile(run.members)
@@ -162,9 +162,9 @@ class Loop:
         is_first_chunk = True
         while True:
             outcomes = self.outcomes(run)
-            found = [outcome for outcome in outcomes if outcome is not None]
-            if len(found) == len(outcomes):
-                return found, run
+            ended = [outcome for outcome in outcomes if outcome is not None]
+            if len(ended) == len(outcomes):
+                return ended, run
             before = [with_flag(state, end is not None) for state, end in zip(run.members, outcomes, strict=True)]
             watch = Watch(callback, run)
             advanced = programs.advance(before, watch)
@@ -183,12 +183,12 @@ class Loop:
                 self.warn_of_nothing(programs, run, outcomes)
             if stop is not None and any(end is None or end.status != "failed" for end in outcomes):
                 return [raise_interrupted(end, stop) for end in outcomes], run
-            if is_first_chunk:  # The user has seen a sign of life.
+            if is_first_chunk:  # The user has seen progress by now.
                 self.begin_next(run)
                 is_first_chunk = False
 
     def begin_next(self, run: RunState) -> None:
-        """Begins to compile the next stage, which goes on while this one trains."""
+        """Starts compiling the next stage in the background."""
         if run.stage + 1 == len(self.stages):
             return
         programs = self.programs(run.stage + 1)
@@ -199,31 +199,31 @@ class Loop:
     def end_chunk(
         self, programs: StagePrograms, before: Sequence[TrainState], advanced: Advanced
     ) -> tuple[TrainState, ...]:
-        """Each member's state for the next chunk."""
+        """Returns each member's state for the next chunk."""
         stage, validated = programs.stage, self.setup.validation is not None
         states = [
             judge_chunk(old, new, loss)
             for old, new, loss in zip(before, advanced.states, advanced.validation_losses, strict=True)
         ]
-        found = [
+        judged = [
             forget_failures(state) if back else restart_line_search(stage, state, programs.blocks)
             for state, back in zip(states, hold_back(programs, states), strict=True)
         ]
-        held = programs.refine([return_to_best(state, validated=validated) for state in found])
-        found = [
+        held = programs.refine([return_to_best(state, validated=validated) for state in judged])
+        judged = [
             renew(stage, state, grid, limit, refined=held.changed, length=programs.length, validated=validated)
-            for state, grid, limit in zip(found, held.grids, held.limits, strict=True)
+            for state, grid, limit in zip(judged, held.grids, held.limits, strict=True)
         ]
-        self.warn_of_steps(programs, found)
+        self.warn_of_steps(programs, judged)
         host = self.setup.place.host
-        return tuple(new if new is old else host(new) for old, new in zip(states, found, strict=True))
+        return tuple(new if new is old else host(new) for old, new in zip(states, judged, strict=True))
 
     def step_excess(self, run: RunState) -> list[float]:
-        """Each member's error of held steps over the tolerance, where `solver.max_steps` keeps it high; else 0."""
+        """Returns each member's error of held steps over the tolerance if `solver.max_steps` keeps it high; else 0."""
         return excess(self.programs(run.stage), run.members)
 
     def warn_of_steps(self, programs: StagePrograms, states: Sequence[TrainState]) -> None:
-        """Says once in a stage that its solves take all steps that are allowed, and are not within the tolerance."""
+        """Warns once per stage if its solves take all allowed steps and still exceed the tolerance."""
         if programs.index in self._warned:
             return
         worst, solver = max(excess(programs, states)), programs.stage.objective.held_solver
@@ -232,7 +232,7 @@ class Loop:
             LOOP_LOG.warning("stage %s: %s", programs.stage.name, too_few_steps(solver.max_steps, worst))
 
     def records(self, run: RunState, before: Sequence[TrainState], advanced: Advanced) -> list[Record]:
-        """A row of the log for each member that took part in a chunk."""
+        """Makes a row of the log for each member that participated in a chunk."""
         seconds, stage = time.perf_counter() - self.began, self.stages[run.stage].name
         rows = zip(before, advanced.states, advanced.rates, advanced.validation_losses, strict=True)
         return [
@@ -253,12 +253,12 @@ class Loop:
         ]
 
     def outcomes(self, run: RunState) -> list[Outcome | None]:
-        """How the stage ended for each member; None for those that it has not ended for."""
+        """Returns how the stage ended for each member; None for members that are still training."""
         stage, blocks = self.stages[run.stage], self.programs(run.stage).blocks
         return [outcome_of(stage, state, blocks, self.patience) for state in run.members]
 
     def warn_of_unvalidated(self, run: RunState, statuses: set[str]) -> None:
-        """Says so if a run ends with a member that was never judged on the validation data."""
+        """Warns if a run ends with a member that was never judged on the validation data."""
         if self.setup.validation is None or statuses == {"failed"}:
             return
         if any(state.best.is_evaluated and not np.isfinite(state.best.loss) for state in run.members):
@@ -289,13 +289,13 @@ class Watch:
 
 
 def in_pieces(validation: Dataset, past: int) -> Dataset:
-    """Long records in parts that are solved in parallel, if starts are read from the rows before each part."""
+    """Splits long records into parts solved in parallel, if preceding rows determine the initial state of a part."""
     long = past > 0 and validation.lengths.max() > 2 * LOOP_PIECE
     return validation.windows(LOOP_PIECE, LOOP_PIECE) if long else validation
 
 
 def with_nodes(state: TrainState, nodes: int) -> TrainState:
-    """A state of the same structure, with this many nodes of held steps."""
+    """Makes a state of the same structure, with this many nodes of held steps."""
     return state if state.grid is None else replace(state, grid=state.grid[..., :1].repeat(nodes, axis=-1))
 
 
@@ -304,11 +304,11 @@ def raise_interrupted(outcome: Outcome | None, reason: str) -> Outcome:
 
 
 def share_arrays(run: RunState | None, template: Template) -> RunState | None:
-    """The first process's state to resume from, in all processes."""
+    """Broadcasts the first process's state to resume from to all processes."""
     if jax.process_count() == 1:
         return run
-    told = np.array([-1, 0, 0] if run is None else [run.stage, run.offset, run.nodes])
-    stage, offset, nodes = broadcast_from_first(told).tolist()
+    position = np.array([-1, 0, 0] if run is None else [run.stage, run.offset, run.nodes])
+    stage, offset, nodes = broadcast_from_first(position).tolist()
     if stage < 0:
         return None
     members: PyTree = run.members if run is not None and is_first() else template(stage, nodes)
@@ -316,7 +316,7 @@ def share_arrays(run: RunState | None, template: Template) -> RunState | None:
 
 
 def spreadable(members: Sequence[Member], train: Dataset) -> int:
-    """Length of the axis along which arrays are spread over devices."""
+    """Returns the length of the axis along which arrays are spread over devices."""
     if len(members) > 1:
         return len(members)
     return members[0].stages[-1].batch_size or len(train.trajectories)

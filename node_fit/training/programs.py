@@ -1,4 +1,4 @@
-"""The compiled programs of a stage and their data, how long a chunk is, and a stage linearised after it."""
+"""The compiled programs of a stage and their data, chunk lengths, and the linearised stage after training."""
 
 import functools
 import math
@@ -40,7 +40,7 @@ from .task import Member, Minibatches, Stage, count_of, mapped_axes, share, stac
 
 
 def for_any_steps(stage: Stage) -> Stage:
-    """The stage that programs are compiled for, whose number of steps is theirs only if a schedule depends on it."""
+    """Returns the stage to compile for; it keeps its number of steps only if a schedule depends on it."""
     return stage if stage.optimizer.is_scheduled else replace(stage, steps=1)
 
 
@@ -49,7 +49,7 @@ PATIENCE = 2.0
 
 
 class Pace:
-    """Chooses numbers of steps that take about two seconds, by the time of the last ones; the first step runs alone.
+    """Chooses numbers of steps that take about two seconds, from the time of the last ones; the first step runs alone.
 
     The results do not depend on it. Several processes do not measure, since all must take the same steps.
     """
@@ -58,7 +58,7 @@ class Pace:
         self.seconds: float | None = None
 
     def steps(self, left: int) -> int:
-        """How many of the remaining steps to take at once."""
+        """Returns the number of remaining steps to take at once."""
         if jax.process_count() > 1:
             return left
         if self.seconds is None:
@@ -67,26 +67,26 @@ class Pace:
 
     @contextmanager
     def timed(self, steps: int) -> Generator[None]:
-        """Records the time of some steps."""
+        """Records the time of these steps."""
         began = time.perf_counter()
         yield
         self.seconds = max(time.perf_counter() - began, 1e-9) / steps
 
 
-# Steps of gradients beside which compiling takes little time.
+# Number of gradient steps that takes much longer than compiling.
 STEPS_OF_A_FIT = 100
-# How often held steps are refined at the same parameters, should their errors still be large.
+# Maximum number of refinements of held steps at the same parameters.
 REFINEMENTS = 3
-# Rows of the sample by which shared held steps are refined.
+# Number of sampled rows used to refine shared held steps.
 SAMPLED = 256
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What the stages of a run share.
+    """The data and settings that the stages of a run share.
 
     - `members`, `parts`: the members, and their models in parts.
-    - `train`, `validation`: the data to fit, and the placed data that judge iterates, if any.
+    - `train`, `validation`: the training data, and the placed data that judge iterates, if any.
     - `place`: placement of arrays.
     - `chunk_steps`: see `fitting.options.Training`.
     """
@@ -100,14 +100,14 @@ class Setup:
 
 
 class Advanced(NamedTuple):
-    """The result of a chunk: each member's state, learning rate and, if there are validation data, validation loss."""
+    """The result of a chunk: each member's state, learning rate and, with validation data, validation loss."""
 
     states: list[TrainState]
     rates: list[float]
     validation_losses: Sequence[float | None]
 
 
-# `PROGRAMS.get` or `PROGRAMS.begin`: what a program is compiled of, to its executable, or to a future of it.
+# `PROGRAMS.get` or `PROGRAMS.begin`: maps the parts of a program to its executable, or to a future of it.
 Use = Callable[..., PyTree]
 
 
@@ -124,7 +124,7 @@ class StagePrograms:
 
     - `stage`: that of the first member; the others differ only in numbers.
     - `blocks`, `length`: number of solves in an evaluation, and of steps in a chunk.
-    - `compilations`, `compile_seconds`: of its chunks.
+    - `compilations`, `compile_seconds`: number and time of its chunks' compilations.
     - `numbers`: how many numbers its programs read in training.
     """
 
@@ -159,7 +159,7 @@ class StagePrograms:
             seen = [thin_rows(rows, SAMPLED)] * len(members)
             self.grids = [None if grid is None else finest(grid)] * len(members)
         self.rows = seen if self.minibatches is None else [rows] * len(members)
-        # Those of validation would give fits of the same rows two programs.
+        # Counting validation data would compile fits of the same rows twice.
         self.numbers = count_numbers(self.rows)
         numbers = [
             eqx.partition(numbers_as_arrays(for_any_steps(member.stages[self.index])), eqx.is_array_like)[0]
@@ -178,7 +178,7 @@ class StagePrograms:
         self.shared = replace(place.replicate(replace(shared, batch=None)), batch=batch)
 
     def init(self, params: Sequence[PyTree]) -> tuple[TrainState, ...]:
-        """The states before the first step, on the host, with held steps that are not refined yet."""
+        """Makes the states before the first step, on the host, with held steps that are not refined yet."""
         states: list[TrainState] = []
         for member, given, part, rows, grid in zip(
             self.setup.members, params, self.setup.parts, self.rows, self.grids, strict=True
@@ -189,7 +189,7 @@ class StagePrograms:
         return tuple(states)
 
     def compile(self, states: Sequence[TrainState], use: Use = PROGRAMS.get) -> None:
-        """Compiles what `advance` runs, ahead of its first call; `PROGRAMS.begin` only begins to."""
+        """Compiles the programs of `advance` ahead of its first call; `PROGRAMS.begin` compiles in the background."""
         began = time.perf_counter()
         placed = self._placed(states)
         self._chunk_program(placed, self._drawn(states), use)
@@ -204,9 +204,9 @@ class StagePrograms:
 
         **Arguments:**
 
-        - `states`: each member's.
+        - `states`: the state of each member.
         - `goes_on`: called every few seconds with the number of steps so far; returns whether to continue. If not, the
-          chunk is discarded and nothing is returned.
+          chunk is discarded and None is returned.
         """
         placed, drawn, members = self._placed(states), self._drawn(states), len(states)
         began = time.perf_counter()
@@ -230,28 +230,30 @@ class StagePrograms:
         new, rate, loss = to_host((new, rate, loss))
         rates = np.reshape(rate, members).tolist()
         losses = [None] * members if loss is None else np.reshape(loss, members).tolist()
-        found = [replace(state, grid=old.grid) for state, old in zip(unstack(new, members), states, strict=True)]
-        return Advanced(found, rates, losses)
+        members_after = [
+            replace(state, grid=old.grid) for state, old in zip(unstack(new, members), states, strict=True)
+        ]
+        return Advanced(members_after, rates, losses)
 
     def _to_the_last(self, new: TrainState, run: Executable, drawn: PyTree) -> TrainState:
-        """Judges where a stage's last step has led, by one more step of which only the evaluation counts."""
+        """Judges the result of a stage's last step, with the evaluation of one more step."""
         step, finished = to_host((new.step, new.finished))
         ended = (step >= self.stage.steps) & ~finished
         if not ended.any():
             return new
         members, before = len(self.setup.members), to_host(new)
         again = replace(before, step=np.asarray(step - ended, step.dtype), finished=~ended)
-        # A span that does not begin a chunk keeps what the chunk has chosen.
+        # A span that does not begin a chunk keeps the chunk's chosen iterate.
         after = to_host(run(self._placed(unstack(again, members)), self.own, self.shared, drawn, self._span(1, 2))[0])
         judged = replace(before, chosen=after.chosen, evaluations=after.evaluations, failed=after.failed)
         return self._placed(unstack(judged, members))
 
     def refine(self, states: Sequence[TrainState], *, fresh: bool = False) -> Refined:
-        """Held steps that meet the tolerance.
+        """Refines held steps until they meet the tolerance.
 
         **Arguments:**
 
-        - `states`: each member's, on the host.
+        - `states`: the state of each member, on the host.
         - `fresh`: whether to use the current parameters instead of the chosen ones.
         """
         solver, objective = self.stage.objective.held_solver, self.stage.objective
@@ -267,9 +269,9 @@ class StagePrograms:
             judged = functools.partial(errors.of, after)
         else:
             rows = before.reshape(-1, before.shape[-1])
-            found = settle(lambda nodes: errors.of_padded(nodes, before), rows, order, solver.max_steps)
-            after, changed = found.reshape(*before.shape[:-1], -1), found is not rows
-            judged = functools.partial(errors.of_padded, found, before)
+            settled = settle(lambda nodes: errors.of_padded(nodes, before), rows, order, solver.max_steps)
+            after, changed = settled.reshape(*before.shape[:-1], -1), settled is not rows
+            judged = functools.partial(errors.of_padded, settled, before)
         if not (changed or fresh):
             return Refined(grids, limits, False)
         judged()  # On the new held steps.
@@ -277,25 +279,25 @@ class StagePrograms:
         return Refined(unstack(after.astype(before.dtype), members), limits, changed)
 
     def refined(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
-        """States before the first step, with held steps that meet the tolerance at their parameters."""
+        """Refines states before the first step until held steps meet the tolerance at their parameters."""
         refinements: list[tuple[TrainState, ...]] = []
         for _ in range(REFINEMENTS):
-            found = self.refine(states, fresh=True)
+            refinement = self.refine(states, fresh=True)
             states = tuple(
                 replace(state, grid=grid, error_limit=limit)
-                for state, grid, limit in zip(states, found.grids, found.limits, strict=True)
+                for state, grid, limit in zip(states, refinement.grids, refinement.limits, strict=True)
             )
-            if max(map(float, map(np.max, found.limits))) <= LIMIT:
+            if max(map(float, map(np.max, refinement.limits))) <= LIMIT:
                 return states
             refinements.append(states)
-            # Errors of steps that are unstable say little of the steps that are needed.
-            if not found.changed:
+            # Errors of unstable steps hardly indicate the number of steps needed.
+            if not refinement.changed:
                 break
-        # Steps that never get small enough would only hide that the trajectory can't be solved.
+        # Steps that never become small enough would only hide that the trajectory can't be solved.
         return refinements[0]
 
     def judged_first(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
-        """States before the first step, with the current iterate as the best, judged by validation data if any."""
+        """Makes the current iterate the best before the first step, judged on validation data if any."""
         params = self._placed(states).params.model
         validate = self._validation_program(params)
         if validate is None:
@@ -307,7 +309,7 @@ class StagePrograms:
         )
 
     def step_errors(self, params: PyTree, grid: np.ndarray, progress: AnyArray) -> np.ndarray:
-        """The relative error of each held step of all members, on the host; arguments are stacked."""
+        """Computes the relative error of each held step of all members, on the host; arguments are stacked."""
         place = self.setup.place
         arguments = (params, place.shard(grid), progress, self.own, self.shared)
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
@@ -338,7 +340,7 @@ class StagePrograms:
         return self._use(use, sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
 
     def _use(self, use: Use, *program: Any, repeats: int = 1, **keywords: Any) -> Any:
-        """Compiles a program for data that are spread over devices, unless members are."""
+        """Compiles a program for data spread over devices, unless the members are."""
         options = options_for(self.numbers, repeats)
         with nullcontext() if len(self.setup.members) > 1 else self.setup.place.traced():
             return use(*program, **keywords, options=options)
@@ -354,14 +356,14 @@ class StagePrograms:
         return self.own.frozen, self.shared.frozen, self.setup.validation
 
     def _placed(self, states: Sequence[TrainState]) -> TrainState:
-        """The members' states on devices, spread by members or by trajectories."""
+        """Places the members' states on devices, spread by members or by trajectories."""
         place, state = self.setup.place, stack([replace(state, grid=pad_to_room(self, state.grid)) for state in states])
         if len(states) > 1:
             return place.shard(state)
         return replace(place.replicate(replace(state, grid=None)), grid=place.shard(state.grid))
 
     def _drawn(self, states: Sequence[TrainState]) -> PyTree:
-        """The minibatches of the next chunk; None if every step uses all data."""
+        """Samples the minibatches of the next chunk; None if every step uses all data."""
         if self.minibatches is None:
             return None
         chunks = [
@@ -384,7 +386,7 @@ class Found(NamedTuple):
     failed: int
 
     def with_prior(self, x: Float[np.ndarray, " parameter"]) -> LinearisedPoint:
-        """All that is squared and summed: the residuals, infinite where a solve fails, and one of each prior."""
+        """Adds a residual for each prior to those of the data, which are infinite if a solve fails."""
         roots = np.sqrt(self.prior)
         residuals = np.concatenate([self.residuals.reshape(-1), roots * x])
         lost = self.failed or not np.isfinite(self.jacobian).all()
@@ -395,7 +397,7 @@ class Found(NamedTuple):
 class LinearisedStage:
     """The sum of squares of a stage of one member, as a function of a flat vector of its parameters.
 
-    **Arguments:** `programs`: of the stage. `state`: where the fit is, with held steps that meet the tolerance.
+    **Arguments:** `programs`: those of the stage. `state`: the fit's state, with held steps that meet the tolerance.
     """
 
     def __init__(self, programs: StagePrograms, state: TrainState):
@@ -407,7 +409,7 @@ class LinearisedStage:
         self.x = np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(np.float64)
 
     def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
-        """The sum of squares at other parameters, over the same held steps."""
+        """Computes the sum of squares at other parameters, over the same held steps."""
         state, programs, place = self.state, self.programs, self.programs.setup.place
         params = place.replicate(self.params(np.asarray(x, self.kind)))
         grid, progress = place.shard(pad_to_room(programs, state.grid)), place.replicate(state.progress)
@@ -423,17 +425,17 @@ class LinearisedStage:
         )
 
     def params(self, x: Float[AnyArray, " parameter"]) -> Params:
-        """The parameters of a flat vector, NumPy arrays of an array of NumPy."""
+        """Unravels a flat vector to parameters; a NumPy vector gives NumPy arrays."""
         ends = np.cumsum([math.prod(shape) for shape in self._shapes])
         parts = [x[end - math.prod(shape) : end].reshape(shape) for shape, end in zip(self._shapes, ends, strict=True)]
         return jax.tree.unflatten(self._structure, [part.astype(self.kind) for part in parts])
 
     def numbered(self) -> Params:
-        """The parameters' places in the flat vector, in their structure."""
+        """The indices of the parameters in the flat vector, in their structure."""
         return self.params(np.arange(self.x.size).astype(self.kind))
 
     def refined_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LinearisedStage":
-        """The same with held steps that meet the tolerance at further points, too."""
+        """Refines the held steps until they meet the tolerance at further points, too."""
         state = self.state
         for x in points:
             there = eqx.tree_at(lambda s: s.params, state, self.programs.setup.place.host(self.params(x)))
@@ -445,11 +447,11 @@ class LinearisedStage:
 def linearize_stage(
     static: Static, params: Params, grid: Shares | None, progress: Float[Array, ""], own: StageData, shared: StageData
 ) -> tuple[PyTree, Array, Array, Int[Array, ""]]:
-    """The residuals of each block, their Jacobian, the prior and the failed solves; `static` is `(model, stage)`."""
+    """Computes each block's residuals, their Jacobian, the prior and failed solves; `static` is `(model, stage)`."""
     model_static, stage_static = static
     data: object = eqx.combine(own, shared)
     stage = eqx.combine(data.stage, stage_static)
     loss = StageLoss(model_static, data.frozen, stage.objective, Target(data.batch, grid, progress), params)
     x = ravel_pytree(params)[0]
-    found, jacobian = stage.objective.linearised(loss.build, x, loss.target)
-    return found.values, jacobian, loss.weights(x), found.failed
+    residuals, jacobian = stage.objective.linearised(loss.build, x, loss.target)
+    return residuals.values, jacobian, loss.weights(x), residuals.failed

@@ -26,12 +26,12 @@ from ..solver.held_steps import Shares
 from .task import Stage, count_of
 
 Vector = Float[Array, " parameter"]
-# What a program is compiled for: the static parts of a model and of its stage.
+# The key of a compiled program: the static parts of a model and of its stage.
 Static = tuple[PyTree, PyTree]
 
 
 class Params(eqx.Module):
-    """What is trained: the `model`'s parameters, and the objective's `auxiliary` variables if it has any."""
+    """The trained variables: the `model`'s parameters, and the objective's `auxiliary` variables, if any."""
 
     model: PyTree
     auxiliary: PyTree
@@ -46,7 +46,7 @@ class Iterate(eqx.Module):
     failed_solves: Int[AnyArray, "*member"]
 
     def is_usable(self, blocks: int) -> bool:
-        """Whether it was evaluated, and at least one of so many solves succeeded; on the host, of one member."""
+        """Whether it was evaluated and at least one of its solves succeeded; on the host, for one member."""
         return self.is_evaluated and int(self.failed_solves) < blocks
 
     @property
@@ -64,15 +64,15 @@ class TrainState(eqx.Module):
     - `step`: steps taken in this stage.
     - `params`: the parameters at which the objective is evaluated next.
     - `grid`: held steps as fractions of each trajectory's time, or in one row for all trajectories if minibatches are
-      drawn; None if there are none.
+      drawn; None without held steps.
     - `error_limit`: see `objectives.Target`.
     - `progress`: how far an objective that grows has grown, from 0 to 1.
     - `opt_state`: the optimizer's state.
-    - `chosen`: the chunk's iterate to be judged: its lowest loss on the full batch; on minibatches its last, whose loss
-      at the chunk's end is that on a sample of the data, the same for all chunks.
-    - `evaluations`, `failed`: evaluations of the objective, and those of them in which a solve failed.
-    - `rejected`: evaluations in a row without use: loss or gradient not finite, or every solve failed.
-    - `restarts`: how often the stage has gone back to its best iterate for that.
+    - `chosen`: the chunk's iterate to be judged. On the full batch, it has the lowest loss. On minibatches it is the
+      last, and its loss is evaluated at the end of the chunk on a sample of the data that all chunks share.
+    - `evaluations`, `failed`: numbers of evaluations of the objective, and of evaluations with a failed solve.
+    - `rejected`: number of consecutive useless evaluations: loss or gradient not finite, or every solve failed.
+    - `restarts`: number of returns to the best iterate because of them.
     - `best`: the iterate with the lowest judged loss so far, and that loss; infinite until one is finite.
     - `stale`: chunks since `best` last improved.
     - `reference`, `plateau`: training loss against which progress is measured, and chunks since the last progress.
@@ -100,12 +100,12 @@ class TrainState(eqx.Module):
 
     @property
     def nodes(self) -> int:
-        """Nodes of the grid; 0 if there is none."""
+        """Number of nodes of the grid; 0 without one."""
         return 0 if self.grid is None else self.grid.shape[-1]
 
 
 def initial_state(stage: Stage, params: Params, grid: Shares | None) -> TrainState:
-    """The state before a stage's first step; its leaves still have to pass `precision.carry`."""
+    """Makes the state before a stage's first step; its leaves still have to pass `precision.carry`."""
     dtype = jax.tree.leaves(params)[0].dtype
     infinite, zero = np.full((), np.inf, dtype), np.zeros((), np.int32)
     nowhere = Iterate(params, infinite, infinite, zero)
@@ -131,7 +131,7 @@ def initial_state(stage: Stage, params: Params, grid: Shares | None) -> TrainSta
 
 
 def check_carry(state: TrainState, after: TrainState) -> None:
-    """Refuses a training step that changes the structure of its state.
+    """Rejects a training step that changes the structure of its state.
 
     **Arguments:**
 
@@ -156,7 +156,7 @@ def kind(x: AnyArray | jax.ShapeDtypeStruct) -> str:
 
 
 def with_flag(state: TrainState, finished: bool) -> TrainState:
-    """The state with its `finished` flag set or cleared."""
+    """Sets or clears the state's `finished` flag."""
     return replace(state, finished=np.asarray(finished))
 
 
@@ -176,7 +176,7 @@ class StageLoss:
         self.frozen = frozen
         self.objective = objective
         self.target = target
-        # All that a program asks of them shares a trace.
+        # All uses within a program share a trace.
         self.evaluate: Callable[[Vector], Residuals] = jax.jit(self._evaluate)
 
     def __call__(self, params: Params) -> Loss:
@@ -186,14 +186,16 @@ class StageLoss:
         return self.objective.residuals(*self.build(x), self.target)
 
     def residuals(self, x: Vector) -> tuple[Float[Array, " row"], Int[Array, ""]]:
-        found = self.evaluate(x)
-        values = self.target.limited(found.values, found.excess)
-        return values.reshape(-1) / jnp.sqrt(found.count), found.failed
+        result = self.evaluate(x)
+        values = self.target.limited(result.values, result.excess)
+        return values.reshape(-1) / jnp.sqrt(result.count), result.failed
 
     def linearised(self, x: Vector) -> Linearised:
-        found, jacobian = self.objective.linearised(self.build, x, self.target)
-        root = jnp.sqrt(found.count)
-        return Linearised(found.values.reshape(-1) / root, found.failed, jacobian / root, self.weights(x) / found.count)
+        result, jacobian = self.objective.linearised(self.build, x, self.target)
+        root = jnp.sqrt(result.count)
+        return Linearised(
+            result.values.reshape(-1) / root, result.failed, jacobian / root, self.weights(x) / result.count
+        )
 
     def pushed(self, x: Vector, direction: Vector) -> Float[Array, " row"]:
         pushed = self.objective.pushed(self.build, x, direction, self.target)
@@ -203,7 +205,7 @@ class StageLoss:
         return self.weights(x) / self.evaluate(x).count
 
     def weights(self, x: Vector) -> Vector:
-        """The weights of the squared parameters beside the sum of squared residuals."""
+        """Computes the weights of the squared parameters relative to the sum of squared residuals."""
         params: Params = self.unravel(x)
         blank = jax.tree.map(jnp.zeros_like, params)
         parts = (params.model.field, params.model.start)
@@ -219,9 +221,9 @@ class StageLoss:
 
 
 Scan = Literal["lax", "checkpointed"]
-# Consecutive useless evaluations after which a chunk ends.
+# Number of consecutive useless evaluations after which a chunk ends.
 HOPELESS_STEPS = 10
-# A restart goes back to the best iterate and shortens steps by this factor; maximum number of restarts.
+# Factor by which a restart from the best iterate shortens steps, and maximum number of restarts.
 CAUTION, RESTARTS = 0.1, 3
 
 
@@ -233,8 +235,8 @@ class StageData(eqx.Module):
     - `frozen`: the part of the model that is not trained.
     - `stage`: numbers of the stage.
     - `batch`: the data; a sample of them if the stage draws minibatches.
-    - `rows`: how many rows minibatches are drawn from; None if every step sees all data.
-    - `steps`: of the stage; None if they are those that the program is compiled for.
+    - `rows`: number of rows that minibatches are drawn from; None if every step sees all data.
+    - `steps`: number of steps of the stage; None if the program is compiled for that number.
     """
 
     frozen: PyTree
@@ -244,14 +246,14 @@ class StageData(eqx.Module):
     steps: Int[AnyArray, ""] | None = None
 
     def share(self, batch: PyTree) -> Float[AnyArray, ""] | float:
-        """What part of the data some rows of them are."""
+        """Returns the fraction of the data in a batch."""
         return 1.0 if self.rows is None else count_of(batch) / self.rows
 
 
 def transition(
     model_static: PyTree, stage: Stage, data: StageData, state: TrainState, drawn: PyTree = None
 ) -> TrainState:
-    """One training step, on its minibatch or on all data."""
+    """Takes one training step, on its minibatch or on all data."""
     batch = data.batch if drawn is None else drawn
     # Only a line search can back off from an infinite loss.
     limit = state.error_limit if stage.optimizer.full_batch else math.inf
@@ -261,7 +263,7 @@ def transition(
     chosen = judge(stage, state, step)
     silent = ~jnp.isfinite(step.loss.value + step.gradient_norm)
     if stage.batch_size is None:
-        # While the loss falls there is hope: gradients see the time before a failure.
+        # A falling loss is progress: gradients see the time before a failure.
         silent |= (step.loss.failed >= count_of(data.batch)) & (chosen.loss >= state.chosen.loss)
     return replace(
         state,
@@ -277,9 +279,9 @@ def transition(
 
 
 def cautious(stage: Stage, state: TrainState, params: Params) -> Params:
-    """The next parameters, nearer than the optimizer asks after evaluations that were not finite.
+    """Shortens the optimizer's step after evaluations that were not finite.
 
-    A line search or a damping chooses its own step length.
+    A line search or damping chooses its own step length.
     """
     if stage.optimizer.full_batch:
         return params
@@ -291,13 +293,13 @@ def cautious(stage: Stage, state: TrainState, params: Params) -> Params:
 
 
 def caution(stage: Stage, state: TrainState) -> Float[Array, ""]:
-    """The factor by which steps are shortened."""
+    """Returns the factor by which steps are shortened."""
     exponent = 0 if stage.optimizer.full_batch else state.restarts
     return jnp.asarray(CAUTION, state.best.loss.dtype) ** exponent
 
 
 def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
-    """The state restarted from an iterate, with smaller steps."""
+    """Restarts from an iterate, with smaller steps."""
     return replace(
         state,
         params=iterate.params,
@@ -312,7 +314,7 @@ def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
 def errors_of_steps(
     static: Static, params: Params, grid: Shares, progress: Float[Array, ""], own: StageData, shared: StageData
 ) -> Array:
-    """The estimated error of each held step, relative to its tolerance; `static` is `(model, stage)`."""
+    """Estimates the error of each held step, relative to its tolerance; `static` is `(model, stage)`."""
     model_static, stage_static = static
     data: StageData = eqx.combine(own, shared)
     stage = eqx.combine(data.stage, stage_static)
@@ -323,7 +325,7 @@ def errors_of_steps(
 def sample_loss(
     static: Static, chosen: Iterate, grid: Shares | None, progress: Float[Array, ""], own: StageData, shared: StageData
 ) -> Float[Array, ""]:
-    """The objective on a sample of the data, of an iterate that was found on minibatches; infinite if not finite."""
+    """Evaluates an iterate from minibatches on a sample of the data; infinite if not finite."""
     model_static, stage_static = static
     data: StageData = eqx.combine(own, shared)
     stage = eqx.combine(data.stage, stage_static)
@@ -333,7 +335,7 @@ def sample_loss(
 
 
 def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree, batch: Batch) -> Float[Array, ""]:
-    """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
+    """Computes the mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
     model: NeuralODE = eqx.combine(params, own, shared, static)
     solution = model.forecast(batch)
     off = batch.weighted(solution.ys - model.scaler.near(batch.ys, solution.ys))
@@ -346,7 +348,7 @@ def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree,
 
 
 def judge(stage: Stage, state: TrainState, step: Step) -> Iterate:
-    """The better of the chunk's chosen iterate and the one just evaluated; a NaN is never better."""
+    """Returns the better of the chunk's chosen iterate and the one just evaluated; a NaN is never better."""
     here = Iterate(state.params, step.loss.value, step.gradient_norm, step.loss.failed)
     better = here.loss < state.chosen.loss if stage.batch_size is None else jnp.isfinite(here.loss)
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), here, state.chosen)
@@ -361,10 +363,10 @@ def unroll(
     scan: Scan = "lax",
     drawn: PyTree = None,
 ) -> TrainState:
-    """`length` training steps; those after the stage's last step, or after a stop, change nothing.
+    """Takes `length` training steps; steps after the stage's last one, or after a stop, change nothing.
 
-    The result is differentiable with respect to every number in `stage`, `data` and `state`, if the objective's solver
-    has an adjoint that may be differentiated again (`direct`). With `scan=checkpointed`, that needs memory for about
+    The result is differentiable with respect to every number in `stage`, `data` and `state`, if the adjoint of the
+    objective's solver can be differentiated again (`direct`). With `scan=checkpointed`, that needs memory for about
     the square root of the steps.
 
     **Arguments:**
@@ -372,7 +374,7 @@ def unroll(
     - `model_static`: the part of the model that is not arrays.
     - `stage`: the stage, with its numbers as arrays.
     - `data`, `state`: the data, and the training state.
-    - `length`: number of steps, which is compiled in.
+    - `length`: number of steps, a compile-time constant.
     - `scan`: `lax` or `checkpointed`.
     - `drawn`: minibatches with a leading axis for the steps; None to use all data in every step.
 
@@ -387,7 +389,7 @@ def unroll(
 
 
 def unless_idle(model_static: PyTree, stage: Stage, data: StageData, state: TrainState, drawn: PyTree) -> TrainState:
-    """The state after a step, or unchanged if the stage has ended."""
+    """Takes a step, or returns the state unchanged if the stage has ended."""
     steps = stage.steps if data.steps is None else data.steps
     idle = state.finished | state.stuck | (state.step >= steps) | (state.rejected >= HOPELESS_STEPS)
     return jax.lax.cond(idle, lambda s: s, lambda s: transition(model_static, stage, data, s, drawn), state)
@@ -402,9 +404,9 @@ def check_scan(scan: str) -> None:
 def chunk(
     static: Static, state: TrainState, own: StageData, shared: StageData, drawn: PyTree, span: Int[AnyArray, "2"]
 ) -> tuple[TrainState, Float[Array, ""]]:
-    """Runs some steps of a chunk; returns the state and the learning rate. A chunk's first step resets `chosen`.
+    """Runs part of a chunk; returns the state and the learning rate. A chunk's first step resets `chosen`.
 
-    This is the only program that is compiled for a stage, whatever the number of steps.
+    This is the only program that is compiled for a stage, regardless of the number of steps.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""What is trained: stages, with their minibatches, and members, which share a program."""
+"""Training tasks: stages with their minibatches, and members that share a program."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ VARY = ("seeds", "data", "both", "laplace")
 
 @dataclass(frozen=True)
 class Minibatches:
-    """The minibatches of a stage; those of a step depend only on the seed and the step's number.
+    """The minibatches of a stage; a step's minibatch depends only on the seed and the step's number.
 
     **Arguments:**
 
     - `rows`: arrays with a leading axis to draw from, on the host.
-    - `size`: rows in a minibatch; all of them if there are fewer.
+    - `size`: number of rows in a minibatch; all of them if fewer exist.
     - `seed`: integers that identify this sequence.
     - `pool`: indices of the rows to draw from, which may repeat; all rows if None.
     """
@@ -39,29 +39,29 @@ class Minibatches:
     pool: np.ndarray | None = None
 
     def chunk(self, first: int, length: int) -> PyTree:
-        """The minibatches of `length` steps from step `first` on, with a leading axis for the steps."""
+        """Samples the minibatches of `length` steps from step `first` on, with a leading axis for the steps."""
         index = np.stack([self.draw(step) for step in range(first, first + length)])
         return jax.tree.map(lambda x: np.asarray(x)[index], self.rows)
 
     def draw(self, step: int) -> np.ndarray:
-        """Indices of the rows of a step; none repeats unless it does in the pool."""
+        """Samples the row indices of a step; none repeats unless it does in the pool."""
         count = count_of(self.rows) if self.pool is None else len(self.pool)
         drawn = np.random.default_rng((*self.seed, step)).choice(count, min(self.size, count), replace=False)
         return drawn if self.pool is None else self.pool[drawn]
 
 
 def count_of(rows: PyTree) -> int:
-    """Number of rows in a tree of arrays."""
+    """Returns the number of rows in a tree of arrays."""
     return jax.tree.leaves(rows)[0].shape[0]
 
 
 def take_rows(tree: PyTree, pool: np.ndarray | None) -> PyTree:
-    """These rows of a tree's arrays; the tree itself if there is no pool."""
+    """Selects the rows of a pool from a tree's arrays; returns the tree itself without a pool."""
     return tree if pool is None else jax.tree.map(lambda x: x[pool], tree)
 
 
 def thin_rows(rows: PyTree, most: int) -> PyTree:
-    """At most this many rows, evenly spread over all."""
+    """Selects at most this many rows, evenly spread over all."""
     count = count_of(rows)
     if count <= most:
         return rows
@@ -110,15 +110,15 @@ class Stage(eqx.Module):
 
 @dataclass(frozen=True)
 class Members:
-    """The number of fits that are made at once, and how they differ.
+    """The number of simultaneous fits, and how they differ.
 
     **Arguments:**
 
-    - `size`: number of fits; if None, one, and where it describes few noisy rows, members that are drawn as with
-      `laplace`, unless `effort` is `quick`.
-    - `vary`: with `seeds`, each fit has its own initial parameters and minibatches, as with the next seeds; with
-      `data`, each sees trajectories (or windows, if any) that are drawn with replacement (bootstrap: Efron, Ann.
-      Statist. 7, 1979); or `both`. With `laplace`, a single fit is made, and the members are drawn from the Laplace
+    - `size`: number of fits; if None, one. If that one describes few noisy rows, members are sampled as with `laplace`,
+      unless `effort` is `quick`.
+    - `vary`: with `seeds`, each fit has different initial parameters and minibatches, from consecutive seeds; with
+      `data`, each fit sees trajectories (or windows, if any) sampled with replacement (bootstrap: Efron, Ann. Statist.
+      7, 1979); or `both`. With `laplace`, a single fit is made, and the members are sampled from the Laplace
       approximation of its posterior (`Fit.laplace`).
     - `keep`: `all` for an `Ensemble` of the fits that did not fail, or `best` for the one with the lowest loss.
 
@@ -140,18 +140,18 @@ class Members:
 
     @property
     def count(self) -> int:
-        """Their number, as far as it is given."""
+        """Number of members; 1 if not specified."""
         return 1 if self.size is None else self.size
 
     @property
     def trained(self) -> "Members":
-        """The members that are trained, from which the others are drawn."""
+        """The trained members, from which the others are sampled."""
         return replace(self, size=1 if self.vary == "laplace" else self.count)
 
     def check(self, trajectories: int, window: int | None) -> None:
-        """Refuses to draw from a single one of the training trajectories, unless it is cut into windows.
+        """Rejects resampling of a single training trajectory, unless it is cut into windows.
 
-        **Raises:** `ValueError` that says what to do.
+        **Raises:** `ValueError` with a remedy.
         """
         if self.count > 1 and self.vary == "data" and window is None and trajectories == 1:
             raise ValueError(
@@ -159,18 +159,18 @@ class Members:
             )
 
     def seed(self, seed: int, member: int) -> int:
-        """The seed of a member's initial parameters and minibatches."""
+        """Returns the seed of a member's initial parameters and minibatches."""
         return seed if self.vary == "data" else seed + member
 
     def resample(self, seed: int, member: int) -> int | None:
-        """The seed by which a member's data are drawn; None if they are not."""
+        """Returns the seed for resampling a member's data; None if they are not resampled."""
         return None if self.count == 1 or self.vary == "seeds" else seed + member
 
 
 def as_members(given: object) -> Members:
     """Converts a number of members, or `auto`, to `Members`.
 
-    **Raises:** `ValueError` that says what to pass.
+    **Raises:** `ValueError` with the accepted values.
     """
     known = Members | int | Literal["auto"]
     check_argument("ensemble", given, known, "a number of members, 'auto' or a node_fit.Members")
@@ -179,12 +179,12 @@ def as_members(given: object) -> Members:
 
 @dataclass(frozen=True)
 class Member:
-    """What one of several fits begins with.
+    """The initial configuration of one of several fits.
 
     - `model`: the model with its initial parameters, placed.
     - `stages`: its stages, in order.
     - `seed`: the seed of minibatches.
-    - `resample`: the seed by which blocks of the data are drawn with replacement; None to see each block once.
+    - `resample`: the seed for sampling blocks of the data with replacement; None to use each block once.
     """
 
     model: NeuralODE
@@ -194,19 +194,19 @@ class Member:
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:
-    """All members' trees as one, with a leading axis for the members; a single member has no such axis."""
+    """Stacks all members' trees along a leading axis for the members; a single member has no such axis."""
     return trees[0] if len(trees) == 1 else jax.tree.map(stack_members, *trees)
 
 
 def unstack(tree: PyTree, members: int) -> list[PyTree]:
-    """Each member's tree."""
+    """Splits a stacked tree into one per member."""
     if members == 1:
         return [tree]
     return [jax.tree.map(lambda x, m=member: x[m], tree) for member in range(members)]
 
 
 def share(trees: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
-    """All members' trees as two of the same structure: the leaves that differ, stacked, and those that all share."""
+    """Splits all members' trees into two of the same structure: the differing leaves, stacked, and the shared ones."""
     first = trees[0]
     if len(trees) == 1:
         return jax.tree.map(lambda _: None, first), first
@@ -216,12 +216,12 @@ def share(trees: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
 
 
 def mapped_axes(members: int, *mapped: bool) -> tuple[int | None, ...] | None:
-    """The arguments over which a program is mapped, as `Programs.get` takes them; None for a single member."""
-    return None if members == 1 else tuple(0 if each else None for each in mapped)
+    """Returns the mapped axes of a program's arguments for `Programs.get`; None for a single member."""
+    return None if members == 1 else tuple(0 if is_mapped else None for is_mapped in mapped)
 
 
 def check_alike(members: Sequence[Member]) -> None:
-    """Refuses members that can't share one program.
+    """Rejects members that can't share one program.
 
     **Raises:** `ValueError` if they differ in more than arrays and numbers.
     """
@@ -230,7 +230,7 @@ def check_alike(members: Sequence[Member]) -> None:
 
 
 def kind_of(member: Member) -> Hashable:
-    """What the members of one program must share: everything except arrays and numbers."""
+    """Returns the parts that the members of one program must share: everything except arrays and numbers."""
     static = eqx.partition((member.model, tuple(member.stages)), eqx.is_array_like)[1]
     return fingerprint_program(static), tuple(
         jnp.shape(x) for x in jax.tree.leaves(eqx.filter(member.model, eqx.is_array))

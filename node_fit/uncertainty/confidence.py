@@ -1,4 +1,4 @@
-"""How sure the constants of a fit are, their profile likelihoods, and members for the bands of its predictions."""
+"""Confidence intervals of fitted constants, profile likelihoods, and ensemble members for prediction bands."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,23 +25,23 @@ from ..training.programs import LinearisedStage
 from .derived import ENDLESS, Range, Region, find_error, find_range, is_undetermined
 from .linearization import Evidence, Information, Noise, Place, Unsure
 
-# A direction of which less is known is not determined: a standard error of the constants' own sizes.
+# Standard error, in units of the constants' own sizes, above which a direction is undetermined.
 VAGUE = 1.0
-# Constants with a share below this, relative to the largest, are not named.
+# Share, relative to the largest, below which a constant is not named.
 NAMED = 0.1
-# Shares that differ by less count as equal.
+# Difference below which two shares count as equal.
 EQUAL = 0.05
-# A constant that moves so far, in units of its own size (of a positive one: by this power of e), has no end.
+# Distance in units of a constant's own size (for a positive one: power of e) beyond which an interval has no end.
 FARTHEST_POINT = 10.0
-# Of a constant without bounds, a standard error of so many times its value tells nothing.
+# Ratio of standard error to value above which an unbounded constant is unknown.
 LARGE = 1e3
-# The first trial, and the longest step after it, in the same units.
+# First trial step and maximum step, in the units of `FARTHEST_POINT`.
 LONGEST_STEP = 1.0
-# Relative accuracy of a threshold, and maximum number of trials on a side and of evaluations in each.
+# Relative accuracy of a threshold, maximum number of trials on a side, and maximum number of evaluations in a trial.
 ACCURATE, MOST_HALVINGS, NEWTON_EVALUATIONS = 3e-3, 40, 25
-# Steps are damped only where they lower nothing without, and not by less than this.
+# Steps are damped only if undamped ones lower nothing; the second value is the minimum damping.
 WHERE_NEEDED, NO_DAMPING = Damping(0.0, maximum=5e7, rejected_minimum=1e-3), 3e-7
-# A fit with a constant held has converged when its sum of squares would fall by less, in variances.
+# Predicted decrease of the sum of squares, in variances, below which a fit with a fixed constant has converged.
 SETTLED = 1e-4
 
 Vector = Float[np.ndarray, " parameter"]
@@ -54,16 +54,16 @@ NOT_DESCRIBED = (
 
 
 def find_undetermined(information: Information) -> list[str]:
-    """A sentence for each direction of the constants that the data do not determine.
+    """Returns a sentence for each direction of the constants that the data do not determine.
 
-    Where the fit does not describe the data, it can't tell what they would determine; another one may.
+    A fit that does not describe the data gives no evidence on this; a better fit might.
     """
     if not information.evidence.is_described:
         return [NOT_DESCRIBED]
     errors, vectors = information.directions
     vague = errors > VAGUE
-    names = [each.name for each in information.places]
-    sentences = by_penalties([name for name, each in zip(names, information.penalised, strict=True) if each])
+    names = [place.name for place in information.places]
+    sentences = by_penalties([name for name, place in zip(names, information.penalised, strict=True) if place])
     for direction in simplest_set(vectors[vague]) if vague.any() else ():
         among = [index for index in range(len(names)) if abs(direction[index]) > NAMED]
         if information.penalised[among].all():
@@ -71,7 +71,7 @@ def find_undetermined(information: Information) -> list[str]:
         shares = direction * information.sizes / information.magnitudes
         sentence = name_constants([names[index] for index in among], shares[among])
         alone = information.root[:, [information.places[index].index for index in range(len(names))]]
-        sizes = information.columns[[each.index for each in information.places]] * information.sizes
+        sizes = information.columns[[place.index for place in information.places]] * information.sizes
         unit = direction / np.linalg.norm(direction)
         if np.linalg.norm(alone @ (sizes * unit)) > np.sqrt(information.variance) / VAGUE:
             sentence += ", since what is fitted beside the constants can make up for a change"
@@ -80,7 +80,7 @@ def find_undetermined(information: Information) -> list[str]:
 
 
 def by_penalties(names: Sequence[str]) -> list[str]:
-    """A sentence on constants that only the penalties determine."""
+    """Describes the constants that only the penalties determine, in a sentence."""
     if not names:
         return []
     one = len(names) == 1
@@ -95,7 +95,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def simplest_set(vectors: Float[np.ndarray, "direction constant"]) -> Float[np.ndarray, "direction constant"]:
-    """A basis of the same directions in which each moves few constants; its largest entry is 1."""
+    """Returns a sparse basis of the same directions: each moves few constants, and its largest entry is 1."""
     from scipy.linalg import qr
 
     order = qr(vectors, pivoting=True)[-1]
@@ -104,7 +104,7 @@ def simplest_set(vectors: Float[np.ndarray, "direction constant"]) -> Float[np.n
 
 
 def name_constants(names: Sequence[str], shares: Float[np.ndarray, " constant"]) -> str:
-    """Which constants are not determined, and what of them is."""
+    """Names the undetermined constants and the combination of them that is determined."""
     if len(names) == 1:
         return f"{names[0]} is not determined by these data"
     equal = np.ptp(np.abs(shares)) < EQUAL * np.abs(shares).max()
@@ -122,9 +122,9 @@ def name_constants(names: Sequence[str], shares: Float[np.ndarray, " constant"])
 
 
 Method = Literal["fisher", "profile"]
-# Correlations above this are told.
+# Correlation above which a pair of constants is reported.
 STRONG = 0.95
-# A fit further from its optimum than this, in standard errors, is not where its interval is.
+# Distance from the optimum, in standard errors, above which a fit's intervals are not centered on it.
 FAR_FROM_NORMAL = 0.2
 READS_FIRST_ROW = (
     "The first row of each trajectory counts as exact (start=first); start=fitted start.given=all lets its noise into "
@@ -136,7 +136,7 @@ READS_FIRST_ROW = (
 class ConfidenceInterval:
     """A constant with its interval, in the user's units.
 
-    - `estimate`, `standard_error`: its fitted value, and the standard error there; infinite if nothing is known.
+    - `estimate`, `standard_error`: the fitted value and its standard error, infinite if nothing is known.
     - `lower`, `upper`: the interval's ends, within the constant's bounds; infinite without an end.
     """
 
@@ -160,15 +160,15 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class Confidence:
-    """How sure the constants of a fit are.
+    """Confidence intervals of the constants of a fit.
 
     - `method`, `level`: `fisher` or `profile`, and the share of intervals that cover the true constants.
-    - `noise`: whether it was `given` or `estimated`. `degrees_of_freedom`: of the estimate; None if it was given.
-    - `constants`: an `ConfidenceInterval` for each constant.
+    - `noise`: whether it was `given` or `estimated`. `degrees_of_freedom`: those of its estimate; None if given.
+    - `constants`: a `ConfidenceInterval` for each constant.
     - `correlations`: pairs of constants whose estimates are correlated by more than 0.95, and their correlation.
-    - `undetermined`: sentences on what the data do not determine.
-    - `notes`: what to know of the intervals.
-    - `derived`: an `ConfidenceInterval` for each quantity that follows from the constants, in the order given.
+    - `undetermined`: sentences about directions that the data do not determine.
+    - `notes`: remarks on the intervals.
+    - `derived`: a `ConfidenceInterval` for each derived quantity, in the user's order.
     """
 
     method: Method
@@ -183,23 +183,23 @@ class Confidence:
 
     def as_dict(self) -> Json:
         """For JSON; None for a number that is not finite."""
-        found = asdict(self)
+        content = asdict(self)
         for key in ("constants", "derived"):
-            found[key] = {name: each.as_dict() for name, each in getattr(self, key).items()}
-        return found
+            content[key] = {name: interval.as_dict() for name, interval in getattr(self, key).items()}
+        return content
 
     def __str__(self) -> str:
         lines = [
-            ", ".join(shown_with_interval(name, each) for name, each in part.items())
+            ", ".join(shown_with_interval(name, interval) for name, interval in part.items())
             for part in (self.constants, self.derived)
         ]
         return "\n".join([*filter(None, lines), *self.undetermined, *self.notes])
 
 
 def find_fisher_intervals(evidence: Evidence, level: float) -> Confidence:
-    """Intervals from the linearised model at the optimum.
+    """Computes intervals from the linearised model at the optimum.
 
-    **Raises:** `Unsure` if there are no constants, or too few values.
+    **Raises:** `Unsure` without constants, or with too few values.
     """
     if not evidence.constants:
         raise Unsure("the field has no constants that are trained.")
@@ -225,7 +225,7 @@ def find_fisher_intervals(evidence: Evidence, level: float) -> Confidence:
 
 
 def quantile(information: Information, level: float) -> float:
-    """Half the width of an interval in standard errors: Student's t, or the normal's if the noise was given."""
+    """Returns half the width of an interval in standard errors: Student's t, or the normal's if the noise was given."""
     from scipy.special import ndtri, stdtrit
 
     tail = (1 + level) / 2
@@ -236,7 +236,7 @@ def quantile(information: Information, level: float) -> float:
 
 
 def interval_of(place: Place, middle: float, error: float, low: float, high: float) -> ConfidenceInterval:
-    """An interval in the user's units from one on the line; an end that is very far is a bound."""
+    """Converts an interval on the real line to the user's units; a very distant end becomes the bound."""
     estimate = at_line(middle, place.bounds)
     return ConfidenceInterval(
         estimate=estimate,
@@ -259,16 +259,16 @@ def at_line(z: float, bounds: Bounds) -> float:
 
 
 def with_derived(found: Confidence, evidence: Evidence, texts: Mapping[str, str | float] | None) -> Confidence:
-    """The confidence with intervals of quantities that follow from the constants; as it is if there are none.
+    """Adds the intervals of derived quantities, if any.
 
-    An interval is what a quantity can be where the data leave its constants: within the interval of a single one, so
-    it is as exact as that; or within the ellipsoid of several, by the linearised model.
+    An interval is the range of a quantity over the confidence region of its constants. For a single constant this is
+    its interval, so the result is equally exact; for several, it is the ellipsoid of the linearised model.
     """
     if not texts:
         return found
     information, values = Information(evidence), evidence.model.constants()
-    parts = [each for _, each in parameters.parameter_nodes(evidence.model, Constants)]
-    bounds = {name: pair for each in parts for name, pair in zip(each.names, each.bounds, strict=True)}
+    parts = [node for _, node in parameters.parameter_nodes(evidence.model, Constants)]
+    bounds = {name: pair for node in parts for name, pair in zip(node.names, node.bounds, strict=True)}
     reach = quantile(information, found.level)
     derived: dict[str, ConfidenceInterval] = {}
     notes: list[str] = []
@@ -302,7 +302,7 @@ def name_open_ends(ends: Range) -> str:
 def find_image(
     quantity: Quantity, place: Place, own: ConfidenceInterval, values: Mapping[str, float], positive: bool
 ) -> Range:
-    """What a quantity can be within the interval of its only constant, whose ends may be infinite."""
+    """Computes the range of a quantity over the interval of its only constant, whose ends can be infinite."""
     region = Region.between(place, own.lower, own.upper, own.estimate)
     within = find_range(quantity, region, values, positive=positive)
     outer = np.broadcast_to(quantity.of({**values, place.name: np.array([own.lower, own.upper])}), 2)
@@ -311,19 +311,19 @@ def find_image(
 
 
 def strong_correlations(information: Information) -> tuple[tuple[str, str, float], ...]:
-    names, errors = [each.name for each in information.places], information.errors
-    found: list[tuple[str, str, float]] = []
+    names, errors = [place.name for place in information.places], information.errors
+    pairs: list[tuple[str, str, float]] = []
     for i in range(len(names)):
         for j in range(i):
             scale = errors[i] * errors[j]
             value = information.covariance[i, j] / scale if 0 < scale < math.inf else math.nan
             if abs(value) > STRONG:
-                found.append((names[j], names[i], round(float(value), 4)))
-    return tuple(found)
+                pairs.append((names[j], names[i], round(float(value), 4)))
+    return tuple(pairs)
 
 
 def ways_nearer(evidence: Evidence) -> str:
-    """What brings a fit nearer to its optimum, of what it has not used."""
+    """Suggests unused options that bring a fit nearer to its optimum."""
     ways = ["set precision=x64"] if evidence.kind == "x32" else []
     ways += [] if isinstance(evidence.optimizer, LevenbergMarquardt) else ["use optimizer=lm"]
     return ", or ".join((*ways, "raise training.steps"))
@@ -339,30 +339,30 @@ def notes_on(information: Information) -> list[str]:
             f"much; {ways_nearer(information.evidence)}."
         )
     for sentence in neighbours_in_words(information.evidence.checked):
-        positive = all((each.lag1 or 0) >= 0 for each in information.evidence.checked.values())
+        positive = all((check.lag1 or 0) >= 0 for check in information.evidence.checked.values())
         notes.append(f"{sentence[:-1]}: the intervals are {'too narrow' if positive else 'off'}.")
     if information.evidence.model.start.is_first_measurement:
         notes.append(READS_FIRST_ROW)
     return notes
 
 
-# Values of a local constant differ if chance would make them differ so with less than this probability.
+# Significance level of the test whether the values of a local constant differ.
 DIFFER = 0.01
 
 
 def with_differences(found: Confidence, evidence: Evidence) -> Confidence:
-    """The intervals, with a note for each local constant on whether its values differ."""
+    """Adds a note for each local constant on whether its values differ."""
     local = evidence.model.local
-    differences = [describe_difference(Information(evidence), each) for each in local] if local else []
+    differences = [describe_difference(Information(evidence), constant) for constant in local] if local else []
     return replace(found, notes=(*found.notes, *filter(None, differences)))
 
 
 def describe_difference(information: Information, local: Local) -> str | None:
-    """Whether the values of a local constant differ by more than chance, by Wald's test (Seber and Wild, 5.3).
+    """Describes whether the values of a local constant differ significantly, by Wald's test (Seber and Wild, 5.3).
 
-    None where the data leave one of them open.
+    None if the data leave one of them open.
     """
-    places = [place for place, each in enumerate(information.places) if each.name in local.members]
+    places = [place for place, candidate in enumerate(information.places) if candidate.name in local.members]
     if len(places) < 2 or not np.isfinite(information.errors[places]).all():
         return None
     lines = np.array([information.evidence.x[information.places[place].index] for place in places])
@@ -383,7 +383,7 @@ def describe_difference(information: Information, local: Local) -> str | None:
 
 
 def chance_of(square: float, freedom: int, information: Information) -> float:
-    """The probability of at least this statistic by chance: chi-square's, or F's if the noise is estimated."""
+    """Computes the p-value of this statistic from the chi-square distribution, or from F if the noise is estimated."""
     from scipy.special import chdtrc, fdtrc
 
     if information.evidence.noise == "given":
@@ -392,7 +392,7 @@ def chance_of(square: float, freedom: int, information: Information) -> float:
 
 
 def shown_with_interval(name: str, found: ConfidenceInterval) -> str:
-    """`k1 = 0.0451 [0.0438, 0.0465]`, with as many digits as tell the ends apart."""
+    """Formats as `k1 = 0.0451 [0.0438, 0.0465]`, with enough digits to distinguish the ends."""
     half = (found.upper - found.lower) / 2
     size = max(abs(found.estimate), abs(found.lower), abs(found.upper))
     digits = 3
@@ -404,12 +404,13 @@ def shown_with_interval(name: str, found: ConfidenceInterval) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """Fits with one parameter held.
+    """Fits with one parameter fixed.
 
     **Arguments:**
 
-    - `stage`: the fit's sum of squares, over held steps that serve the whole interval.
-    - `variance`: of a weighted residual. `tolerance`: singular values below this share of the largest are rounding.
+    - `stage`: the fit's sum of squares, over held steps that are accurate over the whole interval.
+    - `variance`: the variance of a weighted residual. `tolerance`: singular values below this share of the largest are
+      rounding errors.
     """
 
     stage: LinearisedStage
@@ -420,17 +421,17 @@ class Profile:
         return self.stage.at(x).with_prior(x)
 
     def moved(self, near: LinearisedPoint, index: int, to: float) -> LinearisedPoint:
-        """The best fit with the parameter of this number held at a value, found from one nearby."""
+        """Computes the best fit with the parameter of this number fixed at a value, starting from one nearby."""
         held = np.zeros_like(near.x)
         held[index] = to - near.x[index]
         free = np.arange(len(held)) != index
-        # The linearised model says how the others follow; where it is far off, they follow less.
+        # The linearised model predicts how the others follow; if it is inaccurate, they follow less.
         there = self.point(near.x + held)
         tried = (self.point(near.step(d, free, held, rcond=self.tolerance)) for d in (0.0, 1e-3, 1e-1, 10.0))
-        return self.minimised(next((each for each in tried if each.value < there.value), there), free)
+        return self.minimised(next((point for point in tried if point.value < there.value), there), free)
 
     def minimised(self, here: LinearisedPoint, free: Bool[np.ndarray, " parameter"]) -> LinearisedPoint:
-        """The best fit of the parameters that are `free`, by damped Gauss-Newton steps."""
+        """Fits the `free` parameters by damped Gauss-Newton steps."""
 
         def step(at: LinearisedPoint, damping: float) -> Vector:
             return at.step(damping if damping > NO_DAMPING else 0.0, free, rcond=self.tolerance)
@@ -442,16 +443,16 @@ class Profile:
         return minimize(here, rule, self.point) if free.any() else here
 
     def end(self, best: LinearisedPoint, index: int, size: float, error: float, wanted: float, limit: float) -> float:
-        """How far a parameter can move until the sum of squares has risen to a threshold.
+        """Computes the distance that a parameter can move until the sum of squares has risen to a threshold.
 
         **Arguments:**
 
         - `best`: the optimum. `index`: the parameter's number.
-        - `size`: what it moves in a unit; the sign is the side.
+        - `size`: the unit of distance; its sign is the side.
         - `error`: its standard error in that unit. `wanted`: the threshold, in standard errors.
         - `limit`: the distance at which the search ends.
 
-        **Returns:** the distance in that unit; infinite if nothing stops it.
+        **Returns:** the distance in that unit; infinite if the threshold is not reached.
         """
         inside, rise_inside, near, outside, rise_outside = 0.0, 0.0, best, math.inf, math.inf
         distance = min(wanted * error, LONGEST_STEP)
@@ -476,8 +477,10 @@ class Profile:
 
 
 def profile(evidence: Evidence, level: float) -> Confidence:
-    """Intervals that end where a fit with the constant held there is worse by the threshold of an F-test, or of a chi2
-    test if the noise was given (Bates and Watts, Nonlinear Regression Analysis, 1988, section 6.1).
+    """Computes intervals from profile likelihoods.
+
+    An interval ends where a fit with the constant fixed there is worse by the threshold of an F-test, or of a chi2 test
+    if the noise was given (Bates and Watts, Nonlinear Regression Analysis, 1988, section 6.1).
 
     **Raises:** `Unsure` as `fisher` does.
     """
@@ -494,10 +497,10 @@ def profile(evidence: Evidence, level: float) -> Confidence:
         open_sides: list[str] = []
         known = zip(information.places, information.sizes, information.errors, strict=True)
         for (place, size, error), penalised in zip(known, information.penalised, strict=True):
-            if penalised:  # A profile would show how far the penalties let it go.
+            if penalised:  # A profile would only reflect the penalties.
                 constants[place.name] = around.constants[place.name]
                 continue
-            # A constant without bounds may be near zero, which is no measure of how far it may move.
+            # An unbounded constant can be near zero, so its value does not bound how far it can move.
             limit = (
                 max(FARTHEST_POINT, 5 * wanted * error)
                 if place.bounds == (None, None) and error < LARGE
@@ -506,13 +509,13 @@ def profile(evidence: Evidence, level: float) -> Confidence:
             low, high = (fits.end(best, place.index, side * size, error, wanted, limit) for side in (-1, 1))
             old = around.constants[place.name]
             constants[place.name] = profile_interval(place, old, best.x[place.index], size, low, high)
-            # Constants of which nothing is known are named already.
+            # Completely unknown constants are named already.
             open_sides += open_side(place.name, low, high) if math.isfinite(error) else []
     return replace(around, method="profile", constants=constants, undetermined=(*around.undetermined, *open_sides))
 
 
 def corners(information: Information, wanted: float) -> list[Vector]:
-    """Parameters at about the ends of the intervals, by the linearised model."""
+    """Returns the approximate parameters at the ends of the intervals, from the linearised model."""
     evidence = information.evidence
     points: list[np.ndarray] = []
     best = evidence.best.with_prior(evidence.x)
@@ -528,7 +531,7 @@ def corners(information: Information, wanted: float) -> list[Vector]:
 def profile_interval(
     place: Place, old: ConfidenceInterval, middle: float, size: float, low: float, high: float
 ) -> ConfidenceInterval:
-    """The interval from distances to its ends, in units of the constant's size."""
+    """Makes the interval from the distances to its ends, in units of the constant's size."""
     z, unit = middle * place.scale, size * place.scale
     return replace(
         old, lower=end_of(z - low * unit, z, place.bounds, -1), upper=end_of(z + high * unit, z, place.bounds, 1)
@@ -536,7 +539,7 @@ def profile_interval(
 
 
 def open_side(name: str, low: float, high: float) -> list[str]:
-    """Says which end an interval lacks."""
+    """Describes the end that an interval lacks."""
     if math.isfinite(low) and math.isfinite(high):
         return []
     if math.isinf(low) and math.isinf(high):
@@ -547,39 +550,38 @@ def open_side(name: str, low: float, high: float) -> list[str]:
     ]
 
 
-# Members lie this much closer to the fit than draws of the posterior, where predictions are linear in the parameters:
-# the approximation is the posterior of the linearised model, and whole steps would leave where it holds (A. Immer,
-# M. Korzepa and M. Bauer, "Improving predictions of Bayesian neural nets via local linearization", AISTATS 2021).
+# Factor by which members are closer to the fit than posterior samples. The Laplace approximation is the posterior of
+# the linearised model, and full steps would leave the region where that holds (A. Immer, M. Korzepa and M. Bauer,
+# "Improving predictions of Bayesian neural nets via local linearization", AISTATS 2021).
 CLOSER = 100.0
-# They are closer still where a constant that the data leave open would move by more than this share of its size, such
-# as a rate to negative values; but not so close that the solver's errors are most of what they differ by.
+# Members are even closer if a constant that the data leave open would move by more than this share of its size, such as
+# a rate to negative values. The second value is the maximum factor; beyond it, solver errors dominate the differences.
 MAX_MEMBER_MOVE, CLOSEST = 0.1, 1e5
 
 
 def draw_laplace(
     information: Information, size: int, seed: int, train: Dataset, validation: Dataset | None
 ) -> Ensemble:
-    """An ensemble of the fit, and of members whose trained parameters are normal around it, in pairs on opposite sides.
+    """Samples an ensemble around the fit: normally distributed parameters, in pairs on opposite sides.
 
-    Equations have bands in forecasts, too, whose errors come from their constants; networks are wrong where no data
-    have been. The covariance is the inverse of the linearised sum of squares with the prior, times the variance of the
-    noise (MacKay, Neural Computation 4:448, 1992, in the Gauss-Newton form).
+    Equations have bands in forecasts, too, since their errors come from their constants; networks are wrong outside the
+    training data. The covariance is the inverse of the linearised sum of squares with the prior, times the variance of
+    the noise (MacKay, Neural Computation 4:448, 1992, in the Gauss-Newton form).
 
     **Arguments:**
 
-    - `information`: of the fit. `size`: number of members, with the fit. `seed`: of the draw.
-    - `train`, `validation`: as of `Ensemble.of`.
+    - `information`: the information of the fit. `size`: number of members, including the fit. `seed`: the random seed.
+    - `train`, `validation`: as in `Ensemble.of`.
 
-    **Raises:** `Unsure` if the data leave directions open and there is no prior, or too few values to estimate the
-    noise.
+    **Raises:** `Unsure` if the data leave directions open without a prior, or are too few to estimate the noise.
     """
     moves = information.draw(size, np.random.default_rng(seed))
     index = [place.index for place in information.places]
-    # One near zero is not measured by itself: parameters are in units of the first values, or of an unbounded line.
+    # A value near zero is no scale of its own: parameters are in units of the first values, or of an unbounded line.
     sizes = np.maximum(information.magnitudes, 1.0)
     shares = np.max(np.abs(moves[:, index]) / sizes, axis=1, initial=0.0)
     gain = float(np.clip(shares.max() / MAX_MEMBER_MOVE, CLOSER, CLOSEST))
-    # Along a direction of which the data say nothing, a member stays as near, since predictions hardly change there.
+    # Along a direction that the data do not determine, a member stays as near, since predictions hardly change there.
     nearer = np.minimum(1.0, MAX_MEMBER_MOVE * gain / np.maximum(shares, 1e-300))[:, None]
     members = [at(information, information.evidence.x + move / gain) for move in nearer * moves]
     noise, freedom = information.noise_of_channels
@@ -589,7 +591,7 @@ def draw_laplace(
 
 
 def at(information: Information, x: Float[np.ndarray, " parameter"]) -> NeuralODE:
-    """The model with the parameters of a flat vector."""
+    """Makes the model with the parameters of a flat vector."""
     stage = information.evidence.stage
     setup = stage.programs.setup
     with scope_of(information.evidence.model):

@@ -1,4 +1,4 @@
-"""Intervals of quantities that follow from constants: what they can be where the data leave the constants."""
+"""Intervals of derived quantities: their ranges over the confidence regions of the constants."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,26 +17,26 @@ from ..model.fields.known import Quantity
 from ..runtime.placement import scope
 from .linearization import MOVED, Information, Place
 
-# Points of a region at which a quantity is evaluated before its extremes are searched.
+# Number of points of a region at which a quantity is evaluated before the search for its extremes.
 POINTS = 2001
-# Step of the differences by which an extreme is searched [the region's radius].
+# Finite-difference step in the search for an extreme [the region's radius].
 PROBE = 1e-5
-# Times that the way between two sides of a zero is narrowed, each by the number of points; and shares of that way at
-# which a pole is looked for.
+# Number of refinements of the interval around a zero, each by the number of points, and shares of that interval at
+# which a pole is searched.
 ZOOMS, APPROACH = 4, (1e-2, 1e-4, 1e-6)
-# A divisor that comes as near to zero as this touches it [share of its range].
+# Distance from zero below which a divisor touches it [share of its range].
 TOUCHING = 1e-12
-# An interval that reaches further on the real line ends at the constant's bounds: a factor of 1e13.
+# Distance on the real line beyond which an interval ends at the constant's bounds: a factor of 1e13.
 ENDLESS = 30.0
 
 Points = Float[np.ndarray, "point axis"]
 Values = Float[np.ndarray, " point"]
-# A quantity at points of the unit ball, which stand for constants.
+# A quantity as a function of points of the unit ball, which represent constants.
 Level = Callable[[Points], Values]
 
 
 class Range(NamedTuple):
-    """What a quantity can be: its least and its largest value, infinite without an end, and why it has none."""
+    """The range of a quantity: its minimum and maximum, infinite without an end, and why an end is missing."""
 
     lower: float
     upper: float
@@ -45,10 +45,10 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """The values of constants that the data leave possible, as an image of the unit ball.
+    """A confidence region of constants, as an image of the unit ball.
 
-    - `places`: the constants. `center`: on the real line, shape `(constant,)`.
-    - `axes`: how far each axis of the ball moves them there, shape `(axis, constant)`.
+    - `places`: the constants. `center`: its center on the real line, shape `(constant,)`.
+    - `axes`: the displacement of the constants along each axis of the ball, shape `(axis, constant)`.
     """
 
     places: Sequence[Place]
@@ -57,7 +57,7 @@ class Region:
 
     @staticmethod
     def between(place: Place, lower: float, upper: float, estimate: float) -> "Region":
-        """The interval of one constant."""
+        """Makes the interval of one constant."""
         middle = float(to_line(np.asarray(estimate), place.bounds))
         with np.errstate(divide="ignore"):
             ends = [float(to_line(np.asarray(end), place.bounds)) for end in (lower, upper)]
@@ -67,7 +67,7 @@ class Region:
 
     @staticmethod
     def around(information: Information, places: Sequence[Place], reach: float) -> "Region":
-        """The ellipsoid in which the linearised sum of squares rises by up to `reach` squared, in variances.
+        """Makes the ellipsoid in which the linearised sum of squares rises by up to `reach` squared, in variances.
 
         The extremes of a quantity there are the ends of its profile likelihood (J. S. Chen and R. I. Jennrich, J.
         Amer. Statist. Assoc. 91, 1996).
@@ -80,29 +80,29 @@ class Region:
         return Region(places, find_center(information, places), reach * sizes[:, None] * axes)
 
     def constants(self, points: Points) -> dict[str, Values]:
-        """The constants by name at points of the ball, in the user's units."""
+        """Returns the constants by name at points of the ball, in the user's units."""
         line = self.center + points @ self.axes
         return {place.name: from_line(line[:, at], place.bounds) for at, place in enumerate(self.places)}
 
     def evaluate(self, quantity: Quantity, values: Mapping[str, float], points: Points) -> Values:
-        """A quantity at points of the ball, from these and the values of other constants."""
+        """Evaluates a quantity at points of the ball, with the values of other constants."""
         return np.broadcast_to(quantity.of({**values, **self.constants(points)}), len(points))
 
 
 def find_center(information: Information, places: Sequence[Place]) -> Float[np.ndarray, " constant"]:
-    """The fitted constants on the real line."""
+    """Returns the fitted constants on the real line."""
     return np.array([information.evidence.x[place.index] * place.scale for place in places])
 
 
 def line_units(information: Information) -> Float[np.ndarray, " constant"]:
-    """How far each constant moves on the real line when it moves by its own size."""
+    """Computes the size of each constant on the real line."""
     return information.sizes * np.array([place.scale for place in information.places])
 
 
 def is_undetermined(quantity: Quantity, information: Information, values: Mapping[str, float]) -> bool:
-    """Whether a quantity changes along what the data do not determine.
+    """Whether a quantity changes along undetermined directions.
 
-    They may determine a product of constants and none of these.
+    The data can determine a product of constants without determining any of them.
     """
     used = np.array([quantity.uses(place.name) for place in information.places], bool)
     if (information.penalised & used).any():
@@ -115,17 +115,17 @@ def is_undetermined(quantity: Quantity, information: Information, values: Mappin
     own = Region(places, find_center(information, places), np.diag(line_units(information)))
 
     def change(moves: Points) -> float:
-        found = own.evaluate(quantity, values, np.concatenate([np.zeros((1, len(used))), moves, -moves]))
-        return float(np.abs(found - found[0]).max())
+        values_there = own.evaluate(quantity, values, np.concatenate([np.zeros((1, len(used))), moves, -moves]))
+        return float(np.abs(values_there - values_there[0]).max())
 
     return not change(lost) <= MOVED * change(np.eye(len(used))[used])
 
 
 def find_error(quantity: Quantity, information: Information, values: Mapping[str, float], *, positive: bool) -> float:
-    """The standard error of a quantity; infinite if the data do not determine it.
+    """Computes the standard error of a quantity; infinite if the data do not determine it.
 
-    By the delta method, in the logarithm of a positive quantity. It goes to second order, since at an extreme the first
-    vanishes (G. Casella and R. L. Berger, Statistical Inference, 2002, section 5.5.4).
+    Uses the delta method, in the logarithm of a positive quantity, to second order, since the first order vanishes at
+    an extreme (G. Casella and R. L. Berger, Statistical Inference, 2002, section 5.5.4).
     """
     places = [place for place in information.places if quantity.uses(place.name)]
     if is_undetermined(quantity, information, values):
@@ -150,24 +150,24 @@ def find_error(quantity: Quantity, information: Information, values: Mapping[str
 
 @np.errstate(all="ignore")
 def find_range(quantity: Quantity, region: Region, values: Mapping[str, float], *, positive: bool) -> Range:
-    """The least and the largest value of a quantity in a region; no end on the side to which a pole leads.
+    """Computes the minimum and maximum of a quantity in a region; a pole removes the end on its side.
 
-    **Arguments:** `values`: of all constants. `positive`: whether the quantity is positive by its form.
+    **Arguments:** `values`: the values of all constants. `positive`: whether its form makes the quantity positive.
     """
 
     def level(points: Points) -> Values:
         return region.evaluate(quantity, values, points)
 
     points = spread_points(len(region.axes))
-    found = level(points)
-    if np.isnan(found).any():
+    level_values = level(points)
+    if np.isnan(level_values).any():
         return Range(-math.inf, math.inf, "is not defined everywhere within the interval")
-    lower, upper, why = float(found.min()), float(found.max()), ""
+    lower, upper, why = float(level_values.min()), float(level_values.max()), ""
     for divisor in find_divisors(quantity, values):
         near = approach_zero(lambda at, part=divisor: region.evaluate(part, values, at), points)
         for side in near:
             earlier, later = np.diff(level(side))
-            if abs(later) > abs(earlier) / 2:  # What is finite at the zero changes less and less.
+            if abs(later) > abs(earlier) / 2:  # A function that is finite at the zero changes less and less.
                 lower, upper = (lower, math.inf) if later > 0 else (-math.inf, upper)
                 why = f"has a pole within the interval, where {divisor.text} is zero"
 
@@ -181,13 +181,13 @@ def find_range(quantity: Quantity, region: Region, values: Mapping[str, float], 
     lower = lower if math.isinf(lower) else back(-find_highest(lowered, points)[0])
     upper = upper if math.isinf(upper) else back(find_highest(raised, points)[0])
     if not positive:
-        # Zero where it is reached, but for rounding.
+        # Set an end to zero if it only differs by rounding.
         lower, upper = (0.0 if abs(end) < TOUCHING * (upper - lower) < math.inf else end for end in (lower, upper))
     return Range(lower, upper, why)
 
 
 def spread_points(axes: int) -> Points:
-    """Points of the unit ball, its middle and its poles among them."""
+    """Samples points of the unit ball, including its center and its poles."""
     if axes == 1:
         return np.linspace(-1.0, 1.0, POINTS)[:, None]
     rng = np.random.default_rng(0)
@@ -198,7 +198,7 @@ def spread_points(axes: int) -> Points:
 
 
 def find_divisors(quantity: Quantity, values: Mapping[str, float]) -> list[Quantity]:
-    """What an expression divides by, or takes the logarithm of, factor by factor."""
+    """Finds the divisors and arguments of logarithms in an expression, factor by factor."""
 
     def number(node: Expression) -> float:
         return float(Quantity(quantity.name, write(node)).of(values))
@@ -235,10 +235,10 @@ def find_divisors(quantity: Quantity, values: Mapping[str, float]) -> list[Quant
 
 
 def approach_zero(level: Level, points: Points) -> Float[np.ndarray, "side step axis"]:
-    """Points that come near a zero of a function from two sides; no side if it has none."""
-    found = level(points)
-    if found.min() < 0 < found.max():
-        sides = ends = points[[int(found.argmax()), int(found.argmin())]]
+    """Finds points that approach a zero of a function from two sides; no side if it has none."""
+    level_values = level(points)
+    if level_values.min() < 0 < level_values.max():
+        sides = ends = points[[int(level_values.argmax()), int(level_values.argmin())]]
         for _ in range(ZOOMS):
             way = ends[0] + np.linspace(0, 1, POINTS)[:, None] * (ends[1] - ends[0])
             last = int((level(way) > 0).nonzero()[0][-1])
@@ -246,12 +246,12 @@ def approach_zero(level: Level, points: Points) -> Float[np.ndarray, "side step 
         zero = ends[0]
     else:
         depth, zero = find_highest(lambda at: -np.abs(level(at)), points)
-        sides = points[[0, -1]] if -depth <= TOUCHING * np.ptp(found) else points[:0]
+        sides = points[[0, -1]] if -depth <= TOUCHING * np.ptp(level_values) else points[:0]
     return zero + np.array(APPROACH)[:, None] * (sides - zero)[:, None]
 
 
 def find_highest(level: Level, points: Points) -> tuple[float, Float[np.ndarray, " axis"]]:
-    """The largest value of a function in the unit ball and where it is, searched from the highest of some points."""
+    """Finds the maximum of a function in the unit ball and its location, starting at the best of these points."""
     from scipy.optimize import NonlinearConstraint, minimize
 
     levels = level(points)
@@ -271,8 +271,8 @@ def find_highest(level: Level, points: Points) -> tuple[float, Float[np.ndarray,
         return [float(at @ at)]
 
     inside = NonlinearConstraint(size, -math.inf, 1.0, jac=lambda at: 2 * np.asarray(at)[None])
-    found = minimize(depth, first, jac=True, method="SLSQP", constraints=[inside], options={"ftol": 1e-12})
-    end = np.asarray(found.x, np.float64)
+    result = minimize(depth, first, jac=True, method="SLSQP", constraints=[inside], options={"ftol": 1e-12})
+    end = np.asarray(result.x, np.float64)
     end = end / max(1.0, float(np.linalg.norm(end)))
     gain = -depth(end)[0] * scale
     return (highest + gain, end) if gain > 0 else (highest, first)

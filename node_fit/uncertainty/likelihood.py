@@ -1,4 +1,4 @@
-"""How probable the training data are under a fit: likelihood, AIC and BIC, with normal or heavy-tailed noise."""
+"""Likelihood, AIC and BIC of the training data under a fit, with normal or heavy-tailed noise."""
 
 import math
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from .linearization import Evidence, Information, Noise
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How probable the training data are, with normal noise or that of a robust loss.
+    """The likelihood of the training data, with normal noise or that of a robust loss.
 
     - `nll`: negative logarithm of the probability density of the measurements, in the user's units.
     - `aic`, `bic`: `2 k + 2 nll` and `k log(values) + 2 nll`, where `k` counts the parameters, and the noise if it was
       estimated.
-    - `chi2_per_dof`: squared residuals over the variances that were given, per degree of freedom: about 1 if these are
-      right; None if the noise was estimated.
+    - `chi2_per_dof`: squared residuals over the given variances, per degree of freedom: about 1 if these are correct;
+      None if the noise was estimated.
     - `noise`: whether it was `given` or `estimated`. `values`, `parameters`: number of measurements, and the effective
       number of parameters.
     """
@@ -33,7 +33,7 @@ class Likelihood:
 
 
 def information_criteria(nll: float, parameters: float, values: int) -> dict[str, float]:
-    """Akaike's criterion `aic` (IEEE Trans. Autom. Control 19, 1974) and Schwarz's `bic` (Ann. Stat. 6, 1978).
+    """Computes Akaike's `aic` (IEEE Trans. Autom. Control 19, 1974) and Schwarz's `bic` (Ann. Stat. 6, 1978).
 
     **Arguments:** `nll`: the negative log-likelihood. `parameters`, `values`: their numbers.
     """
@@ -41,9 +41,9 @@ def information_criteria(nll: float, parameters: float, values: int) -> dict[str
 
 
 def compute_likelihood(evidence: Evidence) -> Likelihood:
-    """The likelihood at the fit's parameters.
+    """Computes the likelihood at the fit's parameters.
 
-    **Raises:** `Unsure` if there are too few values.
+    **Raises:** `Unsure` with too few values.
     """
     information = Information(evidence)
     if evidence.observations is not None:
@@ -53,9 +53,9 @@ def compute_likelihood(evidence: Evidence) -> Likelihood:
     squares, count = evidence.squares(evidence.best), evidence.values
     given = evidence.noise == "given"
     variance = information.variance if given else squares / count
-    told = evidence.measurements
+    measurements = evidence.measurements
     with np.errstate(divide="ignore"):
-        scales = float(np.log(evidence.deviation[told]).sum())
+        scales = float(np.log(evidence.deviation[measurements]).sum())
         nll = (squares / variance if variance else 0.0) / 2 + count / 2 * float(np.log(variance)) + scales
         nll -= count * float(LEAST_SQUARES.log_peak())
     free = information.parameters + (not given)
@@ -71,11 +71,11 @@ def compute_likelihood(evidence: Evidence) -> Likelihood:
 
 
 def robust(evidence: Evidence, information: Information) -> Likelihood:
-    """The likelihood with the density that belongs to a robust loss, and the spread that the fit used."""
+    """Computes the likelihood with the density of a robust loss, and the spread that the fit used."""
     assert evidence.spread is not None
-    told = evidence.measurements
-    spread = evidence.spread[told]
-    logs = evidence.loss.log_density(evidence.raw / spread) - np.log(spread * evidence.deviation[told])
+    measurements = evidence.measurements
+    spread = evidence.spread[measurements]
+    logs = evidence.loss.log_density(evidence.raw / spread) - np.log(spread * evidence.deviation[measurements])
     nll, count = -float(logs.sum()), evidence.values
     # Without given noise, that of each state was estimated.
     free = information.parameters + (0 if evidence.given else len(evidence.states))
@@ -90,7 +90,7 @@ def robust(evidence: Evidence, information: Information) -> Likelihood:
 
 
 def of_noise_model(evidence: Evidence, seen: Measured, information: Information) -> Likelihood:
-    """The likelihood of a noise model, whose constants count among the parameters."""
+    """Computes the likelihood of a noise model; its constants count as parameters."""
     nll, count, free = evidence.negative_log, evidence.values, float(len(evidence.x))
     return Likelihood(
         nll=nll,

@@ -1,7 +1,7 @@
-"""A likelihood near its optimum, from the derivatives of what it sees of each measurement.
+"""Linearization of a likelihood near its optimum, from the derivatives of its predictors.
 
-A fit with a noise model is no sum of squares of plain residuals. Its stage gives the predictors of each measurement and
-their derivatives by the parameters; the likelihood's own derivatives by the predictors follow here, on the host.
+A fit with a noise model is no sum of squares of plain residuals. Its stage computes the predictors of each measurement
+and their derivatives with respect to the parameters; the host differentiates the likelihood by the predictors here.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from ..runtime.placement import AnyArray, scope
 from ..training.programs import Found, LinearisedStage, StagePrograms
 from ..training.step import TrainState
 
-# A constant that vanishes, and with it its effect, has no effect below this.
+# Slope below which a vanishing constant has no effect.
 NO_SLOPE = 1e-100
-# A curvature that divides is not less.
+# Minimum curvature in a denominator.
 LEAST_CURVATURE = 1e-12
 
 Columns = Float[np.ndarray, "predictor block row"]
@@ -31,10 +31,10 @@ Slopes = Float[np.ndarray, "predictor block row parameter"]
 class Measured:
     """The measurements of a stage.
 
-    - `loss`: the likelihood. `mask`: which count. `unit`: of its rows.
-    - `shapes`: the number of its fitted constants. `has_scale`: whether the scale is a predictor, too; else it is
-      `log_scale`, known.
-    - `value`, `censored`, `width`: as of `Predictors`.
+    - `loss`: the likelihood. `mask`: which measurements count. `unit`: the unit of its rows.
+    - `shapes`: the number of its fitted constants. `has_scale`: whether the scale is a predictor, too; else it is the
+      known `log_scale`.
+    - `value`, `censored`, `width`: as in `Predictors`.
     """
 
     loss: AbstractLikelihood
@@ -55,7 +55,7 @@ class Measured:
         value: Float[np.ndarray, "block row"],
         width: Float[AnyArray, "trajectory time channel"] | None = None,
     ) -> "Measured":
-        """The measurements of a batch, whose values are in the user's units, and their widths in that of predictors."""
+        """Makes the measurements of a batch, with values in the user's units and widths in those of predictors."""
         shape = value.shape
         unit = float(np.asarray(batch.deviation).flat[0])
         known = batch.weight is not None and not loss.is_count
@@ -72,7 +72,7 @@ class Measured:
         return 1 + self.shapes + self.has_scale
 
     def split(self, found: Found) -> tuple[Columns, Slopes]:
-        """The predictors, and their derivatives; rows that are masked are 0."""
+        """Returns the predictors and their derivatives; masked rows are 0."""
         blocks, width = self.mask.shape
         values = found.residuals[:, : self.predictors * width].reshape(blocks, self.predictors, width) / self.unit
         jacobian = found.jacobian.reshape(blocks, -1, found.jacobian.shape[1])[:, : self.predictors * width]
@@ -82,28 +82,28 @@ class Measured:
 
     def at(self, values: Columns) -> Predictors:
         scale = values[-1] if self.has_scale else self.log_scale
-        columns = [jnp.asarray(each) for each in (values[0], scale, *values[1 : 1 + self.shapes])]
+        columns = [jnp.asarray(column) for column in (values[0], scale, *values[1 : 1 + self.shapes])]
         return Predictors(columns[0], columns[1], tuple(columns[2:]), self.value, self.censored, self.width)
 
     def order(self, of_predictors: Float[np.ndarray, "predictor ..."]) -> Float[np.ndarray, "predictor ..."]:
-        """Derivatives by location, scale and shapes in the order of the rows."""
+        """Sorts derivatives by location, scale and shapes in the order of the rows."""
         shapes = of_predictors[2 : 2 + self.shapes]
         return np.concatenate([of_predictors[:1], shapes, *([of_predictors[1:2]] if self.has_scale else [])])
 
     def joined(self, found: Found, rows: Columns, slopes: Slopes) -> Found:
-        """What was found with other rows in the place of the predictors."""
+        """Replaces the predictors by other rows."""
         blocks, width = self.mask.shape
         beyond = found.residuals[:, self.predictors * width :]
         more = found.jacobian.reshape(blocks, -1, found.jacobian.shape[1])[:, self.predictors * width :]
         residuals = [self.unit * np.where(self.mask, row, 0.0) for row in rows]
         jacobian = [self.unit * np.where(self.mask[..., None], slope, 0.0) for slope in slopes]
-        whole = np.concatenate([*jacobian, more], axis=1)
+        stacked = np.concatenate([*jacobian, more], axis=1)
         return found._replace(
-            residuals=np.concatenate([*residuals, beyond], axis=1), jacobian=whole.reshape(-1, whole.shape[2])
+            residuals=np.concatenate([*residuals, beyond], axis=1), jacobian=stacked.reshape(-1, stacked.shape[2])
         )
 
     def deviances(self, found: Found) -> Found:
-        """The rows whose squares the fit minimises, with their Jacobian."""
+        """Computes the rows of the squares that the fit minimises, with their Jacobian."""
         values, slopes = self.split(found)
         with scope("x64"):
             rows, by = rows_and_slopes(self, values)
@@ -111,11 +111,11 @@ class Measured:
         return self.joined(found, rows, jacobian)
 
     def scores(self, found: Found) -> "tuple[Found, Float[np.ndarray, 'parameter parameter']]":
-        """Rows whose Jacobian has the gradient of the likelihood and about its information; and the observed
-        information, in which noise and location go together.
+        """Computes rows whose Jacobian has the likelihood's gradient and approximate information; and the observed
+        information, which couples noise and location.
 
-        The information is that of the likelihood by its predictors, which enter it as if they were linear in the
-        parameters (Schraudolph, Neural Computation 14, 2002).
+        The approximate information is that of the likelihood about its predictors, treated as linear in the parameters
+        (Schraudolph, Neural Computation 14, 2002).
         """
         values, slopes = self.split(found)
         with scope("x64"):
@@ -150,7 +150,7 @@ def _rows_and_slopes(
 
 
 def rows_and_slopes(measured: Measured, values: Columns) -> tuple[Columns, Float[np.ndarray, "row predictor block _"]]:
-    """The rows of a likelihood and their derivatives by the predictors, of each measurement."""
+    """Computes each measurement's rows of a likelihood, and their derivatives with respect to the predictors."""
     shape = measured.mask.shape
     flat = jnp.asarray(np.where(measured.mask, values, 0.0).reshape(len(values), -1).T)
     known = jax.tree.map(
@@ -178,7 +178,7 @@ class LikelihoodStage(LinearisedStage):
         return self.measured.deviances(self.predict(x))
 
     def predict(self, x: Float[np.ndarray, " parameter"]) -> Found:
-        """The predictors in the place of rows."""
+        """Computes the predictors instead of rows."""
         return super().at(x)
 
     def refined_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LikelihoodStage":

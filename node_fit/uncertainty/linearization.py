@@ -1,4 +1,4 @@
-"""What the training data say of a fit's parameters near its optimum: residuals, Jacobian, covariance."""
+"""Linearization of a fit near its optimum: residuals, Jacobian, and covariance of the parameters."""
 
 import math
 from collections.abc import Sequence
@@ -31,24 +31,24 @@ from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
 from ..training.task import Member, Stage
 from .likelihood_stage import LikelihoodStage, Measured
 
-# More trained parameters are not few; a larger Jacobian would take too long [numbers].
+# Maximum number of trained parameters for dense matrices, and maximum number of entries of a Jacobian.
 MOST_PARAMETERS, MOST_JACOBIAN_NUMBERS = 1000, 20_000_000
-# A fit that explains less of the variance, and leaves no mere noise, is no evidence of its constants.
+# Share of explained variance below which a fit is no evidence of its constants, unless its residuals are mere noise.
 DESCRIBED = 0.9
-# Weights that are drawn anew have this standard deviation over the root of their layer's width.
+# Standard deviation of resampled weights, times the square root of their layer's width.
 SPREAD_OF_NOISE = 0.5
 Noise = Literal["given", "estimated"]
 
 
 class Unsure(ValueError):
-    """A likelihood or a confidence that can't be had, with the reason."""
+    """An error that explains why a likelihood or a confidence is not available."""
 
 
 @dataclass(frozen=True)
 class Place:
     """A constant's place among the trained parameters.
 
-    - `name`, `index`: its name, and its number in the flat vector.
+    - `name`, `index`: its name, and its index in the flat vector.
     - `bounds`, `scale`: as in `Constants`.
     """
 
@@ -63,11 +63,11 @@ class Evidence:
 
     **Arguments:**
 
-    - `model`, `options`, `stages`: the fitted model, with which options, and the stages of the fit.
+    - `model`, `options`, `stages`: the fitted model, and the options and stages of the fit.
     - `train`: the training data.
 
-    Of more parameters than `MOST_PARAMETERS`, with a prior and few measurements, it has what needs no matrix of their
-    square: predictions' bands and the likelihood.
+    With more parameters than `MOST_PARAMETERS`, a prior and few measurements, only prediction bands and the likelihood
+    are available, since they need no square matrix of the parameters.
 
     **Raises:** `Unsure` if the fit is no least-squares optimum, or has too many parameters.
     """
@@ -114,7 +114,7 @@ class Evidence:
         self.spread = self._spread(data) if self.loss.robust else None
 
     def _see_noise(self, batch: Batch) -> None:
-        """Takes the rows of a likelihood, which are in standard deviations, in the place of plain ones."""
+        """Replaces the plain rows by those of a likelihood, which are in standard deviations."""
         assert self.likelihood is not None and self.model.noise is not None
         has_scale = self.model.noise.has_formulas
         with scope_of(self.model):
@@ -124,12 +124,12 @@ class Evidence:
 
     @property
     def observations(self) -> Measured | None:
-        """The measurements of a fit with a noise model; None of others."""
+        """The measurements of a fit with a noise model; else None."""
         return self.stage.measured if isinstance(self.stage, LikelihoodStage) else None
 
     @property
     def data_columns(self) -> int:
-        """How many columns of the residuals are of measurements; those behind are of penalties."""
+        """Number of columns of the residuals that belong to measurements; the columns after them are penalties."""
         rows = 1 if self.observations is None else self.observations.predictors
         return rows * int(self.mask.shape[1])
 
@@ -141,24 +141,24 @@ class Evidence:
 
     @property
     def observed(self) -> Float[np.ndarray, "parameter parameter"] | None:
-        """The observed information of measurements and penalties, of a fit with a noise model; None of others."""
+        """The observed information of measurements and penalties for a fit with a noise model; else None."""
         return None if self.observations is None else self._scores[1]
 
     @staticmethod
     def _deviation(model: NeuralODE, train: Dataset, batch: Batch) -> Float[np.ndarray, "block row"]:
-        """What a weighted residual of one, or under a noise model a scaled one, is in the user's units, at each
-        measurement."""
+        """Computes the size of a unit weighted residual, or unit scaled one with a noise model, in the user's units, at
+        each measurement."""
         scaler = model.scaler
         plain = batch.weight is None or model.noise is not None
         weight = 1.0 if plain else np.asarray(batch.weight, np.float64)
         ys = scaler.unscale_states(np.asarray(batch.ys, np.float64))
-        found = np.asarray(scaler.state_scale, np.float64) / weight / columns_by_name(slope, ys, scaler.bounds)
-        return np.broadcast_to(found, ys.shape).reshape(len(ys), -1)
+        units = np.asarray(scaler.state_scale, np.float64) / weight / columns_by_name(slope, ys, scaler.bounds)
+        return np.broadcast_to(units, ys.shape).reshape(len(ys), -1)
 
     def _spread(self, data: Dataset) -> Float[np.ndarray, "block row"]:
-        """The standard deviation of each weighted residual, as a robust loss sees it."""
-        found = typical_residuals(data, self.model.scaler)
-        return np.broadcast_to(np.tile(found, self.mask.shape[1] // len(found)), self.mask.shape)
+        """Computes the standard deviation of each weighted residual that a robust loss uses."""
+        spreads = typical_residuals(data, self.model.scaler)
+        return np.broadcast_to(np.tile(spreads, self.mask.shape[1] // len(spreads)), self.mask.shape)
 
     def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
         with scope_of(self.model):
@@ -170,28 +170,29 @@ class Evidence:
 
     @cached_property
     def best(self) -> Found:
-        """At the fit's parameters; of a robust loss, the sum of squares whose optimum and covariance are the same.
+        """The linearization at the fit's parameters; a robust loss is replaced by a sum of squares with the same
+        optimum and covariance.
 
         Its residuals are pseudo-values `s psi(r / s) / mean(psi')` (Huber, Robust Statistics, 1981, section 7.6).
 
         **Raises:** `Unsure` if a solve fails there.
         """
-        found = self.at(self.x) if self.observations is None else self._scores[0]
-        if found.failed or not np.isfinite(found.jacobian).all():
+        point = self.at(self.x) if self.observations is None else self._scores[0]
+        if point.failed or not np.isfinite(point.jacobian).all():
             raise Unsure("a training trajectory can't be solved, or its sensitivities can't.")
         if self.spread is None:
-            return found
+            return point
         width = self.mask.shape[1]
-        psi, bend = self.loss.influence(found.residuals[:, :width] / self.spread)
+        psi, bend = self.loss.influence(point.residuals[:, :width] / self.spread)
         mean = float(bend[self.mask].mean())
         if mean <= 0:
             raise Unsure("most residuals are outliers, so nothing is sure; give data.sigma, or use loss=huber.")
-        residuals = np.concatenate([self.spread * psi, found.residuals[:, width:]], axis=1) / mean
-        return found._replace(residuals=residuals, prior=found.prior / mean)
+        residuals = np.concatenate([self.spread * psi, point.residuals[:, width:]], axis=1) / mean
+        return point._replace(residuals=residuals, prior=point.prior / mean)
 
     @cached_property
     def redrawn(self) -> Found | None:
-        """At network weights drawn as before a training, which no prior has made small; None if a solve fails there."""
+        """The linearization at freshly initialized weights, not shrunk by a prior; None if a solve fails."""
         rng = np.random.default_rng(0)
 
         def drawn(leaf: Array, prior: Array) -> Array | np.ndarray:
@@ -200,31 +201,31 @@ class Evidence:
 
         with scope_of(self.model):
             flat = ravel_pytree(jax.tree.map(drawn, self.stage.params(self.x), self.stage.params(self.best.prior)))[0]
-        found = self.at(np.asarray(flat, np.float64))
-        return None if found.failed or not np.isfinite(found.jacobian).all() else found
+        point = self.at(np.asarray(flat, np.float64))
+        return None if point.failed or not np.isfinite(point.jacobian).all() else point
 
     @cached_property
     def raw(self) -> Float[np.ndarray, " value"]:
-        """The weighted residuals of the measurements, as they are."""
+        """The weighted residuals of the measurements, untransformed."""
         return self.at(self.x).residuals.reshape(-1)[self.informative]
 
     @cached_property
     def informative(self) -> Bool[np.ndarray, " residual"]:
-        """Which residuals are measurements that a parameter could miss: not those that a start is taken from."""
+        """Mask of the residuals that depend on parameters; measurements that define an initial state do not."""
         values, jacobian = self.best.residuals, self.best.jacobian
         data = np.zeros(values.shape, bool)
         data[:, : self.mask.shape[1]] = self.mask
-        told = (values.reshape(-1) != 0) | (jacobian != 0).any(axis=1)
-        return data.reshape(-1) & told
+        sensitive = (values.reshape(-1) != 0) | (jacobian != 0).any(axis=1)
+        return data.reshape(-1) & sensitive
 
     @property
     def measurements(self) -> Bool[np.ndarray, "block row"]:
-        """Where the residuals of a block are informative measurements."""
+        """Mask of informative measurements among the residuals of a block."""
         return self.informative.reshape(self.best.residuals.shape)[:, : self.mask.shape[1]]
 
     @cached_property
     def checked(self) -> dict[str, ResidualCheck]:
-        """Whether the weighted residuals of each state are independent."""
+        """Independence checks of each state's weighted residuals."""
         values = self.best.residuals
         known = np.where(self.informative.reshape(values.shape), values, np.nan)[:, : self.mask.shape[1]]
         rows = known.reshape(-1, len(self.states))
@@ -233,7 +234,7 @@ class Evidence:
 
     @cached_property
     def is_described(self) -> bool:
-        """Whether the model describes the training data: it explains most of their variance, or leaves mere noise."""
+        """Whether the model explains most of the training data's variance, or leaves mere noise."""
         states = len(self.states)
         left = np.where(self.mask, self.misses, np.nan).reshape(-1, states)
         values = np.where(self.mask, self.measured, np.nan).reshape(-1, states)
@@ -244,7 +245,7 @@ class Evidence:
 
     @property
     def misses(self) -> Float[np.ndarray, "block row"]:
-        """Predicted less measured values in the user's units; 0 of a prediction beyond its limit, or in an interval."""
+        """Predicted minus measured values in the user's units; 0 for predictions beyond a limit or in an interval."""
         seen = self.observations
         if seen is None:
             return self.at(self.x).residuals[:, : self.mask.shape[1]] * self.deviation
@@ -261,14 +262,14 @@ class Evidence:
 
     @cached_property
     def constants(self) -> list[Place]:
-        """The constants that are trained."""
+        """The trained constants."""
         with scope_of(self.model):
             numbered = self.stage.numbered()
         places: list[Place] = []
-        for _, each in parameters.parameter_nodes(numbered.model, Constants):
-            if not is_array(each.raw):
+        for _, node in parameters.parameter_nodes(numbered.model, Constants):
+            if not is_array(node.raw):
                 continue
-            rows = zip(each.free(), np.asarray(jax.device_get(each.raw)).tolist(), strict=True)
+            rows = zip(node.free(), np.asarray(jax.device_get(node.raw)).tolist(), strict=True)
             places += [Place(name, round(index), bounds, scale) for (name, bounds, scale), index in rows]
         return places
 
@@ -278,8 +279,8 @@ class Evidence:
         return int(self.informative.sum())
 
     def minimised(self, found: Found) -> Found:
-        """The residuals whose squares the fit minimises, with their Jacobian: of a robust loss, those of large
-        measurements are smaller (`AbstractResidualLoss`)."""
+        """Transforms residuals and Jacobian to those of the squares that the fit minimises; a robust loss shrinks large
+        residuals (`AbstractResidualLoss`)."""
         if self.spread is None:
             return found
         width = self.mask.shape[1]
@@ -293,8 +294,7 @@ class Evidence:
 
     @property
     def negative_log(self) -> float:
-        """The negative logarithm of the probability (density) of the measurements under a noise model, in the user's
-        units."""
+        """Negative log probability (density) of the measurements under a noise model, in the user's units."""
         seen = self.observations
         assert isinstance(self.stage, LikelihoodStage) and seen is not None and self.model.noise is not None
         with scope_of(self.model):
@@ -308,7 +308,7 @@ class Evidence:
         return float((total + np.where(self.mask & (seen.censored == 0), np.log(units), 0.0)).sum())
 
     def typical_noise(self, seen: Measured) -> Float[np.ndarray, " channel"]:
-        """The root mean square of each channel's fitted standard deviations, in scaled units."""
+        """Computes the root mean square of each channel's fitted standard deviations, in scaled units."""
         assert isinstance(self.stage, LikelihoodStage) and self.model.noise is not None
         with scope_of(self.model):
             at = seen.at(seen.split(self.stage.predict(self.x))[0])
@@ -326,12 +326,12 @@ class Evidence:
         return self.minimised(self.at(self.x)).with_prior(self.x).value
 
     def squares(self, found: Found) -> float:
-        """The sum of squared weighted residuals of the measurements."""
+        """Computes the sum of squared weighted residuals of the measurements."""
         return float((found.residuals.reshape(-1)[self.informative] ** 2).sum())
 
 
 def weigh_deviations(batch: Batch) -> Float[np.ndarray, "block row"]:
-    """How far the weighted measurements are from the mean of their channel."""
+    """Computes the weighted deviations of the measurements from the mean of their channel."""
     mask, ys = np.asarray(batch.mask), np.asarray(batch.ys, np.float64)
     off = ys - (ys * mask).sum(axis=(0, 1)) / np.maximum(mask.sum(axis=(0, 1)), 1)
     return np.asarray(batch.weighted(off), np.float64).reshape(len(off), -1)
@@ -354,7 +354,7 @@ def loss_of(stage: Stage) -> AbstractResidualLoss:
 
 
 def with_plain_rows(stage: Stage, likelihood: AbstractLikelihood | None) -> Stage:
-    """The stage on all data at once, with plain residuals or, of a noise model's likelihood, the predictors."""
+    """Returns the stage on all data at once, with plain residuals or, with a noise model, the predictors."""
     loss = LEAST_SQUARES if likelihood is None else Predicted(likelihood)
     return replace(stage, objective=replace(stage.objective, residual_loss=loss), batch_size=None)
 
@@ -370,7 +370,7 @@ def has_prior(options: Options) -> bool:
 
 
 def describe_too_many(count: int, options: Options) -> str | None:
-    """Says that a matrix of all parameters would be too large; None if it would not."""
+    """Describes why a matrix of all parameters would be too large; None if it would not."""
     said = f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}"
     smaller = Untried(options).smaller_network()
     return None if count <= MOST_PARAMETERS else f"{said}{'' if smaller is None else f'; try {smaller}'}."
@@ -381,38 +381,40 @@ def check_jacobian(count: int, train: Dataset) -> None:
         raise Unsure(f"its Jacobian would have {numbers:,} numbers, more than {MOST_JACOBIAN_NUMBERS:,}.")
 
 
-# A constant whose share in a direction is larger is moved by it.
+# Share in a direction above which a constant is moved by it.
 MOVED = 1e-3
-# Without a prior, the weakest direction is as strong as this share of the strongest, or draws would leave the fit.
+# Without a prior, minimum strength of a direction relative to the strongest, or samples would leave the fit.
 WEAK = 1e-3
-# An observed information with a lower eigenvalue is none, and one up to the other is a rounding error [largest].
+# Eigenvalues of the observed information, relative to the largest: it is indefinite if one is below minus the first
+# value; those up to the second are rounding errors.
 INDEFINITE, ROUNDED = 1e-9, 1e-13
-# The share of measurements within the band by which the noise of a robust loss is measured.
+# Share of measurements within the band that determines the noise of a robust loss.
 BAND = 0.9
-# The penalties decide on a constant whose standard error grows by more than this factor if they count this much.
+# A constant is determined by the penalties if its standard error grows by more than the first factor when they are
+# scaled by the second.
 GROWS, WEAKER = 3.0, 1e-6
-# Spacings of numbers within which a simulation of many steps finds a constant.
+# Rounding accuracy of a constant in a simulation of many steps, in floating-point spacings.
 UNTOLD_SPACINGS = 32.0
 
 
 def draw_standard(size: int, count: int, rng: np.random.Generator) -> Float[np.ndarray, "draw number"]:
-    """Independent standard normal numbers; with enough draws, their sample covariance is exactly the identity."""
+    """Samples independent standard normal numbers; with enough samples, their covariance is exactly the identity."""
     numbers = rng.standard_normal((size, count))
     return math.sqrt(size) * np.linalg.qr(numbers)[0] if 0 < count <= size else numbers
 
 
 @dataclass(frozen=True)
 class Information:
-    """What the data say of the constants, all other trained parameters being free (Seber and Wild, Nonlinear
-    Regression, 1989, sections 2.1 and 5.1; with a prior, the Laplace approximation).
+    """The information of the data on the constants, with all other trained parameters free.
 
-    Covariances and directions are those of the constants on the real line (`data/domains.py`), in units of their own
-    size: of a positive constant, those of its logarithm.
+    See Seber and Wild, Nonlinear Regression, 1989, sections 2.1 and 5.1; with a prior, the Laplace approximation.
+    Covariances and directions refer to the constants on the real line (`data/domains.py`), in units of their own size;
+    for a positive constant, to its logarithm.
 
     **Arguments:**
 
-    - `evidence`: of the fit.
-    - `share`: how much the prior and other penalties count. `noise`: the variance of a weighted residual, if known.
+    - `evidence`: the evidence of the fit.
+    - `share`: factor of the prior and other penalties. `noise`: the variance of a weighted residual, if known.
     - `found`: the sum of squares, by default that at the fit.
     """
 
@@ -431,7 +433,7 @@ class Information:
 
     @cached_property
     def tolerance(self) -> float:
-        """Singular values below this share of the largest are rounding errors."""
+        """Share of the largest singular value below which others are rounding errors."""
         return float(np.finfo(self.evidence.stage.kind).eps) ** (2 / 3)
 
     @cached_property
@@ -449,13 +451,13 @@ class Information:
 
     @cached_property
     def columns(self) -> Float[np.ndarray, " parameter"]:
-        """The norms of the Jacobian's columns, by which they are divided."""
+        """The norms of the Jacobian's columns, which scale them."""
         norms = np.sqrt((self.jacobian**2).sum(axis=0) + self.prior)
         return np.where(norms > 0, norms, 1.0)
 
     @cached_property
     def is_wide(self) -> bool:
-        """Whether there are too many parameters for a matrix of their square, and each has a prior."""
+        """Whether a square matrix of the parameters would be too large, and every parameter has a prior."""
         return self.evidence.too_many is not None and bool((self.prior > 0).all())
 
     @cached_property
@@ -466,7 +468,7 @@ class Information:
 
     @cached_property
     def root(self) -> Float[np.ndarray, "row parameter"]:
-        """`R` of the QR decomposition of the scaled Jacobian, with a row for each parameter's prior.
+        """The factor `R` of the QR decomposition of the scaled Jacobian, with a row for each parameter's prior.
 
         **Raises:** `Unsure` if it would be too large.
         """
@@ -476,15 +478,15 @@ class Information:
             matrix = (self.evidence.observed + np.diag(self.prior)) / np.outer(self.columns, self.columns)
             values, vectors = np.linalg.eigh(matrix)
             if values.min() > -INDEFINITE * values.max():
-                # The root of a rounding error is none.
+                # Drop rounding errors.
                 kept = np.where(values > ROUNDED * values.max(), values, 0.0)
                 root = np.sqrt(kept)[:, None] * vectors.T
-                root[:, np.diag(matrix) == 0] = 0.0  # What has no effect has none after rounding, either.
+                root[:, np.diag(matrix) == 0] = 0.0  # Rounding must not give a parameter an effect.
                 return root
-        whole = self.jacobian
+        stacked = self.jacobian
         if self.prior.any():
-            whole = np.concatenate([whole, np.diag(np.sqrt(self.prior))])
-        return np.asarray(np.linalg.qr(whole / self.columns, mode="r"))
+            stacked = np.concatenate([stacked, np.diag(np.sqrt(self.prior))])
+        return np.asarray(np.linalg.qr(stacked / self.columns, mode="r"))
 
     @cached_property
     def spectrum(self) -> tuple[Float[np.ndarray, " rank"], Float[np.ndarray, "rank parameter"]]:
@@ -495,7 +497,7 @@ class Information:
 
     @cached_property
     def leverages(self) -> Float[np.ndarray, " value"]:
-        """How much each measurement determines its own fitted value: the diagonal of the hat matrix."""
+        """The diagonal of the hat matrix: the influence of each measurement on its own fitted value."""
         rows = self.evidence.informative
         if self.is_wide:
             left, values, _ = np.linalg.svd(self.jacobian / np.sqrt(self.prior), full_matrices=False)
@@ -506,7 +508,7 @@ class Information:
 
     @property
     def parameters(self) -> float:
-        """The effective number of parameters: their number, less what a prior or a penalty determines."""
+        """The effective number of parameters: their number minus the part that a prior or penalty determines."""
         return float(self.leverages.sum())
 
     @property
@@ -515,16 +517,16 @@ class Information:
 
     @cached_property
     def variance(self) -> float:
-        """The variance of a weighted residual: of the noise that was given, or as the residuals say.
+        """The variance of a weighted residual: of the given noise, or estimated from the residuals.
 
-        **Raises:** `Unsure` if there are too few residuals.
+        **Raises:** `Unsure` with too few residuals.
         """
         if self.noise is not None:
             return self.noise
         if self.evidence.noise == "given":
             return self.evidence.unit**2
         if self.evidence.observations is not None:
-            # A fitted scale is that of maximum likelihood, which is too small by what the parameters follow.
+            # A maximum-likelihood scale is too small, since the parameters follow part of the noise.
             return self.evidence.unit**2 * self.evidence.values / max(self.degrees_of_freedom, 1.0)
         if self.degrees_of_freedom < 1:
             count = f"{self.parameters:.3g} parameters were fitted to {self.evidence.values} values"
@@ -533,9 +535,9 @@ class Information:
 
     @cached_property
     def noise_of_channels(self) -> tuple[Float[np.ndarray, " channel"], float]:
-        """The standard deviation of each channel's measurements, in scaled units, and its least degrees of freedom.
+        """The standard deviation of each channel's measurements, in scaled units, and its minimum degrees of freedom.
 
-        With a robust loss it is that of the normal noise of which as many lie within the 90 % band.
+        With a robust loss, it is that of normal noise with the same 90 % band.
         """
         evidence = self.evidence
         if evidence.observations is not None:
@@ -545,25 +547,26 @@ class Information:
         weight = evidence.weight[evidence.measurements]
         scaled, count, freedom = evidence.raw / weight, own.sum(axis=1), own @ (1 - self.leverages)
         if evidence.loss.robust:
-            reach = np.array([np.quantile(np.abs(scaled[each > 0]), BAND) if each.any() else 0.0 for each in own])
+            reach = np.array(
+                [np.quantile(np.abs(scaled[members > 0]), BAND) if members.any() else 0.0 for members in own]
+            )
             squares = count * (reach / NormalDist().inv_cdf((1 + BAND) / 2)) ** 2
         else:
             squares = own @ scaled**2
-        # Of a channel with too few values, it is that of all, in proportion to its weights.
+        # A channel with too few values uses the pooled noise, in proportion to its weights.
         pooled = self.variance * count / np.where(count > 0, own @ weight**2, 1.0)
         noise = np.sqrt(np.asarray(np.where(freedom < 1, pooled, squares / np.maximum(freedom, 1)), np.float64))
         return noise, float(np.where(freedom < 1, max(self.degrees_of_freedom, 1.0), freedom).min())
 
     def draw(self, size: int, rng: np.random.Generator) -> Float[np.ndarray, "member parameter"]:
-        """Moves from the fit by the posterior: none, and pairs on opposite sides.
+        """Samples displacements from the fit from the posterior: a zero one, and pairs on opposite sides.
 
-        **Raises:** `Unsure` if the data leave directions open and there is no prior, or too few values to estimate the
-        noise.
+        **Raises:** `Unsure` if the data leave directions open without a prior, or are too few to estimate the noise.
         """
         if self.is_wide:
             half = rng.standard_normal((size // 2, len(self.prior)))
             values, vectors = self.rows
-            # The prior's draws, narrowed along what the data say.
+            # Samples of the prior, narrowed along the directions that the data determine.
             half += ((half @ vectors.T) * (1 / np.sqrt(1 + values**2) - 1)) @ vectors
             half /= np.sqrt(self.prior)
         else:
@@ -578,31 +581,31 @@ class Information:
     @cached_property
     def values(self) -> Float[np.ndarray, " constant"]:
         """The constants in the user's units."""
-        lines = [self.evidence.x[each.index] * each.scale for each in self.places]
+        lines = [self.evidence.x[place.index] * place.scale for place in self.places]
         return np.array(
-            [float(from_line(np.asarray(z), each.bounds)) for z, each in zip(lines, self.places, strict=True)]
+            [float(from_line(np.asarray(z), place.bounds)) for z, place in zip(lines, self.places, strict=True)]
         )
 
     @cached_property
     def magnitudes(self) -> Float[np.ndarray, " constant"]:
-        """How far a trained parameter moves when its constant moves by its own magnitude."""
+        """Displacements of the trained parameters when their constants move by their own magnitude."""
         pairs = zip(self.values.tolist(), self.places, strict=True)
-        slopes = [float(slope(np.asarray(value), each.bounds)) / each.scale for value, each in pairs]
+        slopes = [float(slope(np.asarray(value), place.bounds)) / place.scale for value, place in pairs]
         return np.array(slopes) * np.where(self.values == 0, 1.0, np.abs(self.values))
 
     @cached_property
     def sizes(self) -> Float[np.ndarray, " constant"]:
-        """How far a trained parameter moves when its constant moves by its own size.
+        """Displacements of the trained parameters when their constants move by their own size.
 
-        That is its magnitude or, of one whose bounds let it pass zero, as a difference of two groups may, what changes
-        the simulation where it acts as much as the measurements vary there, if that is more.
+        The size is the magnitude. If a constant's bounds include zero, as for a difference of two groups, the size is
+        at least the change that alters the simulation, where it acts, as much as the measurements vary there.
         """
         rows = self.evidence.informative
-        effects = self.evidence.best.jacobian[rows][:, [each.index for each in self.places]] ** 2
+        effects = self.evidence.best.jacobian[rows][:, [place.index for place in self.places]] ** 2
         signal = self.evidence.centered[self.evidence.measurements] ** 2
         passes_zero = [
-            (each.bounds[0] is None or each.bounds[0] < 0) and (each.bounds[1] is None or each.bounds[1] > 0)
-            for each in self.places
+            (place.bounds[0] is None or place.bounds[0] < 0) and (place.bounds[1] is None or place.bounds[1] > 0)
+            for place in self.places
         ]
         acts = (effects.sum(axis=0) > 0) & np.array(passes_zero, bool)
         moves = np.sqrt(signal @ effects / np.where(acts, (effects**2).sum(axis=0), 1.0))
@@ -611,7 +614,7 @@ class Information:
     @cached_property
     def own(self) -> Float[np.ndarray, "row constant"]:
         """The part of `root` that only the constants explain, in units of their sizes."""
-        index = [each.index for each in self.places]
+        index = [place.index for place in self.places]
         others = np.delete(self.root, index, axis=1)
         mine = self.root[:, index] * (self.columns[index] * self.sizes)
         if not others.size:
@@ -622,18 +625,18 @@ class Information:
 
     @cached_property
     def directions(self) -> tuple[Float[np.ndarray, " constant"], Float[np.ndarray, "constant constant"]]:
-        """Standard errors along orthogonal directions of the constants, infinite where nothing is known; in rows."""
+        """Standard errors along orthogonal directions of the constants, infinite if nothing is known; in rows."""
         if not self.places:
             return np.zeros(0), np.zeros((0, 0))
         alone = (
-            np.linalg.norm(self.root[:, [each.index for each in self.places]], axis=0)
-            * self.columns[[each.index for each in self.places]]
+            np.linalg.norm(self.root[:, [place.index for place in self.places]], axis=0)
+            * self.columns[[place.index for place in self.places]]
             * self.sizes
         )
         _, values, vectors = np.linalg.svd(self.own, full_matrices=True)
         values = np.concatenate([values, np.zeros(len(vectors) - len(values))])
         noise = self.tolerance * np.maximum(np.abs(vectors) @ alone, np.finfo(float).tiny)
-        # Of a constant without effect, the decomposition leaves a rounding error of the others.
+        # For a constant without effect, the decomposition leaves a rounding error of the others.
         noise = np.maximum(noise, np.finfo(float).eps * values.max(initial=0))
         with np.errstate(divide="ignore"):
             errors = np.where(values > noise, np.sqrt(self.variance) / values, np.inf)
@@ -641,20 +644,20 @@ class Information:
 
     @cached_property
     def covariance(self) -> Float[np.ndarray, "constant constant"]:
-        """The covariance of the constants; infinite variances, and NaN beside them, where nothing is known."""
+        """The covariance of the constants; unknown ones have infinite variances and NaN covariances."""
         errors, vectors = self.directions
         known = np.isfinite(errors)
         scaled = vectors[known] * errors[known, None]
         with np.errstate(over="ignore", invalid="ignore"):  # At a bound, nothing is known.
-            found = scaled.T @ scaled
+            covariance = scaled.T @ scaled
         lost = self.moved(vectors[~known]).any(axis=0)
-        found[lost] = found[:, lost] = np.nan
-        found[lost, lost] = np.inf
-        return found
+        covariance[lost] = covariance[:, lost] = np.nan
+        covariance[lost, lost] = np.inf
+        return covariance
 
     @staticmethod
     def moved(vectors: Float[np.ndarray, "direction constant"]) -> Bool[np.ndarray, "direction constant"]:
-        """Which constants a direction moves."""
+        """Returns a mask of the constants that each direction moves."""
         return np.abs(vectors) > MOVED
 
     @cached_property
@@ -664,13 +667,13 @@ class Information:
 
     @cached_property
     def penalised(self) -> Bool[np.ndarray, " constant"]:
-        """Constants that are only determined by the penalties, which weigh them against what is fitted beside them."""
-        found = self.evidence.best
-        if not found.prior.any() and found.residuals.shape[1] == self.evidence.data_columns:
+        """Constants identified only by the penalties."""
+        best = self.evidence.best
+        if not best.prior.any() and best.residuals.shape[1] == self.evidence.data_columns:
             return np.zeros(len(self.places), bool)
         here = replace(self, noise=self.variance)
         widening, redrawn = np.isfinite(self.errors) & here.widening, self.evidence.redrawn
-        # A strong prior makes a network so small that it no longer bends: then it seems to make up for nothing.
+        # A strong prior shrinks a network until it is almost linear and seems unable to compensate for constants.
         return widening if redrawn is None else widening | replace(here, found=redrawn).widening
 
     @property
@@ -692,12 +695,12 @@ class Information:
 
     @cached_property
     def distance(self) -> float:
-        """How far the fit is from that optimum, in standard errors of the constant that is farthest.
+        """Distance of the fit from that optimum, in standard errors of the constant that is farthest.
 
-        Without noise, a standard error may be less than single precision tells apart, which then is the unit.
+        Without noise, a standard error can be below single-precision resolution, which then is the unit.
         """
-        index = [each.index for each in self.places]
+        index = [place.index for place in self.places]
         finite = self.known & (self.errors > 0)
-        told = np.maximum(self.errors, UNTOLD_SPACINGS * float(np.finfo(self.evidence.stage.kind).eps))
-        moved = np.abs(self.step[index] / self.sizes)[finite] / told[finite]
+        errors = np.maximum(self.errors, UNTOLD_SPACINGS * float(np.finfo(self.evidence.stage.kind).eps))
+        moved = np.abs(self.step[index] / self.sizes)[finite] / errors[finite]
         return float(moved.max(initial=0.0))

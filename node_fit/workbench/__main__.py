@@ -16,9 +16,9 @@ from pathlib import Path
 from ..runtime.serialization import __version__
 from ..storage.files import explain_disk, lock
 
-# What the extra installs.
+# Packages of the `app` extra.
 APP_PACKAGES = ("starlette", "uvicorn")
-# Held while a page is served from a folder.
+# Lock file held while serving a folder.
 LOCK = ".node_fit_app.lock"
 
 
@@ -33,18 +33,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path(), help="a folder to work in; this one if absent")
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; any free one if absent")
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True, help="open it in a browser")
-    given = parser.parse_args(arguments)
-    if lacking := [name for name in APP_PACKAGES if not is_installed(name)]:
-        sys.exit(f"error: node-fit app needs {' and '.join(lacking)}: pip install 'node_fit[app]'.")
+    options = parser.parse_args(arguments)
+    if missing := [name for name in APP_PACKAGES if not is_installed(name)]:
+        sys.exit(f"error: node-fit app needs {' and '.join(missing)}: pip install 'node_fit[app]'.")
     try:
-        given.folder.mkdir(parents=True, exist_ok=True)
-        os.chdir(given.folder)
+        options.folder.mkdir(parents=True, exist_ok=True)
+        os.chdir(options.folder)
         with lock(Path(LOCK)):
-            serve(given.port, show=given.browser)
+            serve(options.port, show=options.browser)
     except BlockingIOError:
         sys.exit(f"error: a node-fit app serves {Path.cwd()} already; use its page, or name another folder.")
     except OSError as error:
-        sys.exit(f"error: {explain_disk(error, given.folder, 'FOLDER')}")
+        sys.exit(f"error: {explain_disk(error, options.folder, 'FOLDER')}")
 
 
 def is_installed(package: str) -> bool:
@@ -54,7 +54,7 @@ def is_installed(package: str) -> bool:
 
 
 def serve(port: int, *, show: bool) -> None:
-    """Serves the page on this machine alone, and returns after Ctrl-C.
+    """Serves the page on this machine only, and returns after Ctrl-C.
 
     **Arguments:** `port`: 0 for any free one. `show`: whether to open the page in a browser.
     """

@@ -1,4 +1,4 @@
-"""The options that the page offers, each a key of the command that is checked before it becomes a word of it."""
+"""The options on the page: keys of the command, which are checked before they are added to it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,9 +7,9 @@ from ..app.launching import as_value
 from ..model.fields.equations import read_equation_text
 from ..runtime.serialization import parse_number
 
-# What a text may have [letters], and how many constants.
+# Maximum length of a short text and of equations [characters], and maximum number of constants.
 MAX_TEXT, MAX_EQUATIONS, MAX_CONSTANTS = 200, 20_000, 200
-# The words of a choice on the page that say a group's option, of `field`.
+# Options of `field` on the page.
 OFFERED_FIELDS = ("auto", "mlp", "linear", "sparse", "second_order", "known")
 
 
@@ -43,7 +43,7 @@ def short_text(key: str, value: object) -> str:
     return as_value(value)
 
 
-# How a table is written, where that is not recognised.
+# Options for the format of a table that is not recognised.
 READING: dict[str, Callable[[str, object], str]] = {
     "data.decimal": lambda key, value: as_value(one_of(".", ",")(key, value)),
     "data.header": count_from(1, 100_000),
@@ -66,20 +66,20 @@ FITTING: dict[str, Callable[[str, object], str]] = {
 
 
 def words_of_reading(options: Mapping[str, object]) -> list[str]:
-    """The overrides that say how a table is written."""
+    """Returns the overrides for the format of a table."""
     return [f"{key}={READING[key](key, value)}" for key, value in options.items() if key in READING]
 
 
 def words_of_options(options: Mapping[str, object]) -> list[str]:
-    """The overrides of what the page offers, in the order of the tables above; nothing else becomes a word.
+    """Returns the overrides for the page's options, in the order of the tables above; rejects other keys.
 
-    **Raises:** `ValueError` that names the key, and says what it takes.
+    **Raises:** `ValueError` with the key and its allowed values.
     """
-    known = {**READING, **FITTING}
-    own = ("field", "equations", "constants")
-    if unknown := [key for key in options if key not in known and key not in own]:
+    checks = {**READING, **FITTING}
+    model_keys = ("field", "equations", "constants")
+    if unknown := [key for key in options if key not in checks and key not in model_keys]:
         raise ValueError(f"{unknown[0]!r:.60} is no option of this page; use the command for it.")
-    words = [f"{key}={check(key, options[key])}" for key, check in known.items() if key in options]
+    words = [f"{key}={check(key, options[key])}" for key, check in checks.items() if key in options]
     field = one_of(*OFFERED_FIELDS)("field", options.get("field", "auto"))
     if field == "known":
         equations = equations_of_page(options.get("equations"))
@@ -92,9 +92,9 @@ def words_of_options(options: Mapping[str, object]) -> list[str]:
 
 
 def equations_of_page(text: object) -> dict[str, str]:
-    """Equations, a line each, such as `x: -k*x`.
+    """Parses equations, one per line, such as `x: -k*x`.
 
-    **Raises:** `ValueError` that names the line.
+    **Raises:** `ValueError` with the line.
     """
     if not isinstance(text, str) or len(text) > MAX_EQUATIONS:
         raise ValueError(f"equations must be a text of at most {MAX_EQUATIONS:,} letters.")
@@ -102,13 +102,13 @@ def equations_of_page(text: object) -> dict[str, str]:
 
 
 def constants_of_page(text: object) -> dict[str, object]:
-    """First values of constants, a line each: `k = 1.0`, or with bounds `k = 1.0, 0, 10`.
+    """Parses initial values of constants, one per line: `k = 1.0`, or with bounds `k = 1.0, 0, 10`.
 
-    **Raises:** `ValueError` that names the line.
+    **Raises:** `ValueError` with the line.
     """
     if not isinstance(text, str) or len(text) > MAX_EQUATIONS:
         raise ValueError(f"constants must be a text of at most {MAX_EQUATIONS:,} letters.")
-    found: dict[str, object] = {}
+    constants: dict[str, object] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -118,14 +118,14 @@ def constants_of_page(text: object) -> dict[str, object]:
             else ("", "", "")
         )
         try:
-            numbers = [parse_number(each) for each in values.split(",")]
+            numbers = [parse_number(number_text) for number_text in values.split(",")]
         except ValueError:
             numbers = []
         if not sign or not name.isidentifier() or len(numbers) not in (1, 3):
             raise ValueError(
                 f"constants, line {number}: write k = 1.0, or k = 1.0, 0, 10 with bounds; got {line!r:.60}."
             )
-        found[name] = numbers[0] if len(numbers) == 1 else numbers
-    if len(found) > MAX_CONSTANTS:
-        raise ValueError(f"constants must be at most {MAX_CONSTANTS}, got {len(found)}.")
-    return found
+        constants[name] = numbers[0] if len(numbers) == 1 else numbers
+    if len(constants) > MAX_CONSTANTS:
+        raise ValueError(f"constants must be at most {MAX_CONSTANTS}, got {len(constants)}.")
+    return constants

@@ -1,4 +1,4 @@
-"""Who may ask the server, and for how much: this page alone, by its token, from this machine."""
+"""Restricts requests to the server: only this page, with its token, from this machine, and of limited size."""
 
 import hashlib
 import hmac
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 
 # The only address that the server listens on.
 LOOPBACK = "127.0.0.1"
-# What a request may carry, but for an upload [bytes].
+# Maximum size of a request other than an upload [bytes].
 MAX_REQUEST_BYTES = 100_000
-# What a page of ours may load: nothing from elsewhere. Plotly writes styles.
+# The page can't load anything from other sites. Plotly writes inline styles.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# A report may come from elsewhere: it has an origin of its own, and reaches nothing.
+# A report can be untrusted: it has a separate origin and no access to the server.
 REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:"
 )
 HEADERS = {
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",  # The address holds the token.
+    "referrer-policy": "no-referrer",  # The address contains the token.
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
@@ -34,31 +34,31 @@ HEADERS = {
 
 
 class TooLarge(Exception):
-    """Raised while a request is read that is longer than it may be."""
+    """Raised while reading a request that is too long."""
 
 
 def make_token() -> str:
-    """A random word that nobody guesses, of 32 letters."""
+    """Returns an unguessable random token of 32 characters."""
     return secrets.token_urlsafe(24)
 
 
 def report_key(token: str, run: str) -> str:
-    """The word that opens the report of one run; a report sees its own address, which must not tell the token."""
+    """Returns the key to the report of one run. A report can read its own address, which must not reveal the token."""
     return hmac.new(token.encode(), f"report {run}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
 class Guard:
-    """Refuses requests that are not of the page: of other hosts, origins and sites, without the token, or too long.
+    """Rejects requests that are too long, lack the token, or come from other hosts, origins and sites.
 
-    The token is the first part of a path, `/TOKEN/...`. A page of another site can't read it; a name that an attacker
+    The token is the first part of a path, `/TOKEN/...`. Pages of other sites can't read it; a name that an attacker
     points to this machine (DNS rebinding) is another host.
 
     **Arguments:**
 
-    - `app`: what answers the others.
-    - `token`: of this server.
-    - `port`: on which it listens.
-    - `upload`: the end of the path to which a longer body may be sent, and how long [bytes].
+    - `app`: the application for accepted requests.
+    - `token`: the server's token.
+    - `port`: the port it listens on.
+    - `upload`: the end of the path that accepts longer bodies, and their maximum size [bytes].
     """
 
     def __init__(self, app: "ASGIApp", token: str, port: int, upload: tuple[str, int]):
@@ -68,7 +68,7 @@ class Guard:
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        if scope["type"] != "http":  # There are no web sockets.
+        if scope["type"] != "http":  # No web sockets.
             return await refuse(send, 400, "only HTTP is served.")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if refused := self.refusal(scope["path"], headers):
@@ -89,12 +89,14 @@ class Guard:
 
         async def with_headers(message: "Message") -> None:
             nonlocal begun
-            if exceeded and not begun:  # Of the program's own words on an error, in place of ours.
+            if exceeded and not begun:  # Drop the application's error response in favour of ours.
                 return
             begun = True
             if message["type"] == "http.response.start":
-                own = {name.lower() for name, _ in message["headers"]}
-                added = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in own]
+                present = {name.lower() for name, _ in message["headers"]}
+                added = [
+                    (name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in present
+                ]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
@@ -109,7 +111,7 @@ class Guard:
         return most if path == f"/{self.token}{end}" else MAX_REQUEST_BYTES
 
     def refusal(self, path: str, headers: dict[str, str]) -> tuple[int, str] | None:
-        """The status and the sentence of a refusal; None for a request of the page."""
+        """Returns the status and message of a rejection; None for a request of the page."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self.hosts:
             return 421, "this server answers only to its own address on this machine."
@@ -118,7 +120,7 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return 403, "requests of other pages are refused."
         first = path.split("/")[1] if path.startswith("/") else ""
-        if path.startswith("/report/"):  # It has a key of its own.
+        if path.startswith("/report/"):  # Reports have their own keys.
             return None
         if not hmac.compare_digest(first.encode(), self.token.encode()):
             return (
@@ -133,7 +135,7 @@ def too_large(most: int) -> str:
 
 
 async def refuse(send: "Send", status: int, sentence: str) -> None:
-    """Answers with a status and a sentence."""
+    """Sends a status and a message."""
     headers = {**HEADERS, "content-type": "text/plain; charset=utf-8", "connection": "close"}
     start = {
         "type": "http.response.start",

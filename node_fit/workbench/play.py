@@ -1,4 +1,4 @@
-"""A fitted model to play with: its curve for other constants, starts and inputs, by the saved model in this process."""
+"""Interactive simulation of a saved model in this process, with other constants, initial states and inputs."""
 
 import math
 from collections.abc import Mapping
@@ -25,20 +25,20 @@ from ..runtime.placement import carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import Json, is_json
 from ..storage.model_file import load
 
-# Points of a curve; trajectories to pick from; and how many times as long as the record a simulation may be.
+# Points per curve, maximum number of trajectories, and maximum length of a simulation relative to its record.
 PLAYED_POINTS, MAX_TRAJECTORIES, MAX_LONGER = 400, 200, 10.0
 PAGE_INPUT_KINDS = ("measured", "constant", "step", "sine")
 
 
 class NotPlayable(ValueError):
-    """Raised for a run whose model the page does not simulate; the message says what does."""
+    """Raised for a run whose model the page can't simulate; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Player:
-    """The model of a run and the records that it was fitted to and scored on.
+    """The model of a run, and the records used for fitting and scoring.
 
-    - `model`: with the fitted constants. `records`: one trajectory each, padded to one length.
+    - `model`: the model with the fitted constants. `records`: one per trajectory, padded to one length.
     """
 
     model: NeuralODE
@@ -46,7 +46,7 @@ class Player:
 
     @staticmethod
     def of(folder: Path) -> "Player":
-        """Loads a run. It may come from a stranger: the model file and the table of predictions alone are read.
+        """Loads a run. It can be untrusted: only the model file and the table of predictions are loaded.
 
         **Raises:** `NotPlayable`, or `ValueError` if a file is damaged.
         """
@@ -56,13 +56,13 @@ class Player:
         if is_json(config) and (config.get("events") is not None or "NONMEM" in str(config.get("_target_"))):
             raise NotPlayable("a model with doses or events is not simulated here; node-fit predict does that.")
         model = load(folder / "model.safetensors").typical
-        found = read_predictions(folder / "predictions.csv")
-        if found is None:
+        predictions = read_predictions(folder / "predictions.csv")
+        if predictions is None:
             raise NotPlayable("this run has no predictions.csv, whose records a simulation begins with.")
-        return Player(model, records_of_predictions(model, found))
+        return Player(model, records_of_predictions(model, predictions))
 
     def describe(self, confidence: Mapping[str, object]) -> Json:
-        """What the page makes controls of: constants with ranges, starts, inputs and trajectories."""
+        """Describes the page's controls: constants with ranges, initial states, inputs and trajectories."""
         model = self.model
         intervals = confidence.get("constants")
         constants: list[Json] = []
@@ -89,23 +89,23 @@ class Player:
         }
 
     def span_of(self, row: int) -> list[float]:
-        """First and last time of a trajectory."""
+        """Returns the first and last time of a trajectory."""
         return [float(self.records.ts[row, 0]), float(self.records.ts[row, self.records.lengths[row] - 1])]
 
     def reach(self) -> Float[np.ndarray, "state 2"]:
-        """The range of a slider of each state: that of the measurements with room; of others around the starts."""
+        """Returns the slider range of each state, from the measurements, or else the initial states, plus a margin."""
         starts = np.stack([self.start_of(row) for row in range(min(len(self.records.trajectories), 20))])
         low, high = starts.min(axis=0), starts.max(axis=0)
         if self.model.is_measured or self.model.hidden:
             count = len(self.model.states)
-            known = self.records.ys.reshape(-1, count)
-            low[:count] = np.fmin(low[:count], np.nanmin(known, axis=0))
-            high[:count] = np.fmax(high[:count], np.nanmax(known, axis=0))
+            measured = self.records.ys.reshape(-1, count)
+            low[:count] = np.fmin(low[:count], np.nanmin(measured, axis=0))
+            high[:count] = np.fmax(high[:count], np.nanmax(measured, axis=0))
         room = np.maximum(high - low, 0.5 * np.maximum(np.abs(low), np.abs(high)))
         return np.stack([low - 0.5 * room, high + 0.5 * room], axis=1)
 
     def start_of(self, row: int) -> Float[np.ndarray, " state"]:
-        """The start of a trajectory as the model's rule estimates it, all states in the user's units."""
+        """Estimates the initial state of a trajectory by the model's rule, for all states in the user's units."""
         model = self.model
         with scope_of(model):
             data = model.scaler.marked(self.records.select([row]))
@@ -114,14 +114,14 @@ class Player:
             return np.asarray(model.system.scaler.unscale_states(np.asarray(scaled, np.float64)))[0]
 
     def simulate(self, asked: Mapping[str, object]) -> Json:
-        """The curve of a trajectory for what the page has set.
+        """Simulates a trajectory with the page's settings.
 
-        **Arguments:** `asked`: `trajectory` (its number), and what differs from the fit: `constants` by name, `start`
-        by state, `inputs` by name (see `waveform`), and `until`, the last time.
+        **Arguments:** `asked`: `trajectory` (its number), and changes from the fit: `constants` by name, `start` by
+        state, `inputs` by name (see `waveform`), and `until`, the last time.
 
-        **Returns:** times, the curve, inputs, the measurements, and the NRMSE of the curve at them.
+        **Returns:** times, the curve, inputs, the measurements, and the NRMSE of the curve at the measurements.
 
-        **Raises:** `ValueError` that names what is wrong.
+        **Raises:** `ValueError` with the invalid setting.
         """
         records, model = self.records, with_changed_constants(self.model, numbers_in(asked, "constants"))
         row = asked.get("trajectory", 0)
@@ -149,7 +149,7 @@ class Player:
         }
 
     def driven_record(self, row: int, asked: Mapping[str, object]) -> Dataset:
-        """The record that a simulation begins with and is driven by: a trajectory, or it with other inputs or times."""
+        """Returns the record for a simulation: a trajectory, optionally with other inputs or times."""
         record = self.records.select([row])
         first, last = self.span_of(row)
         until = asked.get("until", last)
@@ -160,16 +160,16 @@ class Player:
             raise ValueError("inputs must be a mapping of the model's inputs.")
         if not waves and until == last:
             return record
-        # On a grid of its own, so that a step or a sine is not cut to the times of measurements.
+        # Use a separate grid, so that steps and sines are not sampled at measurement times.
         length = int(record.lengths[0])
         ts = np.linspace(first, until, 2 * PLAYED_POINTS)
-        held = self.model.solver.interpolation == "hold"
+        is_held = self.model.solver.interpolation == "hold"
         us = (
             np.stack(
                 [
                     waveform(waves[name], ts, first)
                     if name in waves and is_json(waves[name]) and waves[name].get("kind") != "measured"
-                    else gone_on(ts, record.ts[0, :length], record.us[0, :length, column], held=held)
+                    else gone_on(ts, record.ts[0, :length], record.us[0, :length, column], held=is_held)
                     for column, name in enumerate(record.inputs)
                 ],
                 axis=1,
@@ -191,7 +191,7 @@ class Player:
 
 
 def records_of_predictions(model: NeuralODE, found: Predictions) -> Dataset:
-    """The records of `predictions.csv`, each whole: rows of several splits joined, in the order of time."""
+    """Builds the complete records of `predictions.csv`: rows of several splits joined, in time order."""
     unit = dict(model.units).get(model.system.time, "")
     factor = SECONDS[found.origin.unit] / SECONDS[unit] if found.origin is not None and unit in SECONDS else 1.0
     names = list(dict.fromkeys(found.names))[:MAX_TRAJECTORIES]
@@ -215,11 +215,11 @@ def records_of_predictions(model: NeuralODE, found: Predictions) -> Dataset:
 
 
 def with_changed_constants(model: NeuralODE, changed: Mapping[str, float]) -> NeuralODE:
-    """The model with other values of some of its fitted constants.
+    """Replaces the values of some fitted constants of a model.
 
-    **Raises:** `ValueError` if there is no such constant, or the value is not within its bounds.
+    **Raises:** `ValueError` if a constant does not exist, or its value is not within its bounds.
     """
-    left = set(changed)
+    unused = set(changed)
 
     def change(node: object) -> object:
         if not isinstance(node, Constants):
@@ -229,7 +229,7 @@ def with_changed_constants(model: NeuralODE, changed: Mapping[str, float]) -> Ne
             lower, upper = bounds
             value = changed.get(name, values[name])
             if name in changed:
-                left.discard(name)
+                unused.discard(name)
                 if (lower is not None and value <= lower) or (upper is not None and value >= upper):
                     raise ValueError(f"{name} must be within its bounds, {lower} and {upper}; got {value:g}.")
                 raw[place] = to_line(np.asarray(value), bounds) / scale
@@ -238,16 +238,16 @@ def with_changed_constants(model: NeuralODE, changed: Mapping[str, float]) -> Ne
     if not changed:
         return model
     with scope_of(model):
-        made = jax.tree.map(change, model, is_leaf=lambda node: isinstance(node, Constants))
-    if left:
-        raise ValueError(f"the model has no constant {sorted(left)[0]!r:.40} that was fitted.")
-    return made
+        updated = jax.tree.map(change, model, is_leaf=lambda node: isinstance(node, Constants))
+    if unused:
+        raise ValueError(f"the model has no constant {sorted(unused)[0]!r:.40} that was fitted.")
+    return updated
 
 
 def with_start(model: NeuralODE, start: Float[np.ndarray, " state"], changed: Mapping[str, float]) -> NeuralODE:
-    """The model with a start that is known.
+    """Sets the initial state of a model.
 
-    **Arguments:** `start`: all states in the user's units. `changed`: those that have another value.
+    **Arguments:** `start`: all states in the user's units. `changed`: replaced values by state.
     """
     if model.start.read_rows > 1:
         raise ValueError("the start of this model is read from several rows, and can't be set.")
@@ -256,12 +256,12 @@ def with_start(model: NeuralODE, start: Float[np.ndarray, " state"], changed: Ma
     values = np.array([changed.get(name, value) for name, value in zip(model.latent, start, strict=True)])
     with scope_of(model):
         scaled = np.asarray(model.system.scaler.scale_states(values[None]))
-        given = jnp.asarray(scaled, dtype_of(precision_of(model)))
-    return replace(model, start=Given(model.start.guess, given))
+        fixed = jnp.asarray(scaled, dtype_of(precision_of(model)))
+    return replace(model, start=Given(model.start.guess, fixed))
 
 
 def waveform(wave: Json, ts: Float[np.ndarray, " time"], first: float) -> Float[np.ndarray, " time"]:
-    """An input over time: `constant` at a value; a `step` to it at a time, from `before`; or a `sine` of a period.
+    """Computes an input over time: `constant` at a value; a `step` to it at a time, from `before`; or a `sine`.
 
     **Raises:** `ValueError` if a number is missing, or the kind is unknown.
     """
@@ -271,9 +271,9 @@ def waveform(wave: Json, ts: Float[np.ndarray, " time"], first: float) -> Float[
     needed = {"constant": ("value",), "step": ("value", "before", "at"), "sine": ("value", "amplitude", "period")}[kind]
     numbers: dict[str, float] = {}
     for key in needed:
-        if not is_number(found := wave.get(key)):
-            raise ValueError(f"{key} of an input must be a number, got {found!r:.40}.")
-        numbers[key] = float(found)
+        if not is_number(number := wave.get(key)):
+            raise ValueError(f"{key} of an input must be a number, got {number!r:.40}.")
+        numbers[key] = float(number)
     value = numbers["value"]
     if kind == "constant":
         return np.full(len(ts), value)
@@ -287,7 +287,7 @@ def waveform(wave: Json, ts: Float[np.ndarray, " time"], first: float) -> Float[
 def gone_on(
     ts: Float[np.ndarray, " time"], known: Float[np.ndarray, " row"], values: Float[np.ndarray, " row"], *, held: bool
 ) -> Float[np.ndarray, " time"]:
-    """A measured input at other times; after its last row it stays as it is."""
+    """Evaluates a measured input at other times; it stays constant after its last row."""
     if not held:
         return np.interp(ts, known, values)
     return values[np.clip(np.searchsorted(known, ts, side="right") - 1, 0, len(values) - 1)]
@@ -298,17 +298,19 @@ def span_of_record(data: Dataset) -> tuple[float, float]:
 
 
 def nrmse_of(ts: np.ndarray, curve: np.ndarray, times: np.ndarray, measured: np.ndarray) -> float | None:
-    """The error of a curve at measurements, in standard deviations of each channel; None where nothing tells."""
-    at: np.ndarray = np.stack([np.interp(times, ts, curve[:, place]) for place in range(curve.shape[1])], axis=1)
+    """Computes the error of a curve at measurements, in standard deviations per channel; None if undefined."""
+    at_measurements: np.ndarray = np.stack(
+        [np.interp(times, ts, curve[:, place]) for place in range(curve.shape[1])], axis=1
+    )
     scales = np.nanstd(measured, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        errors = np.sqrt(np.nanmean((at - measured) ** 2, axis=0)) / scales
-    known = errors[np.isfinite(errors)]
-    return round(float(np.sqrt((known**2).mean())), 6) if known.size else None
+        errors = np.sqrt(np.nanmean((at_measurements - measured) ** 2, axis=0)) / scales
+    finite = errors[np.isfinite(errors)]
+    return round(float(np.sqrt((finite**2).mean())), 6) if finite.size else None
 
 
 def range_of(value: float, lower: float | None, upper: float | None) -> list[float]:
-    """The ends of a constant's slider: its bounds, or from nothing to three times its value."""
+    """Returns the ends of a constant's slider: its bounds, or from zero to three times its value."""
     size = abs(value) or 1.0
     low = lower if lower is not None else (0.0 if value > 0 else value - 2 * size)
     high = upper if upper is not None else (3 * value if value > 0 else (0.0 if value < 0 else size))
@@ -320,17 +322,17 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def numbers_in(asked: Mapping[str, object], key: str) -> dict[str, float]:
-    """A mapping of names to numbers in a request.
+    """Reads a mapping of names to numbers from a request.
 
-    **Raises:** `ValueError` if it is none.
+    **Raises:** `ValueError` if the value is not such a mapping.
     """
-    given = asked.get(key, Json())
-    if not is_json(given) or not all(is_number(value) for value in given.values()):
+    mapping = asked.get(key, Json())
+    if not is_json(mapping) or not all(is_number(value) for value in mapping.values()):
         raise ValueError(f"{key} must be a mapping of names to numbers.")
-    return {str(name): float(value) for name, value in given.items()}
+    return {str(name): float(value) for name, value in mapping.items()}
 
 
 def confidence_of_run(folder: Path) -> Mapping[str, object]:
-    """How sure the constants of a run are, by its summary."""
-    found = read_json(folder / "summary.json").get("confidence")
-    return found if is_json(found) else {}
+    """Reads the confidence of a run's constants from its summary."""
+    confidence = read_json(folder / "summary.json").get("confidence")
+    return confidence if is_json(confidence) else {}

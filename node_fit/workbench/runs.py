@@ -1,4 +1,4 @@
-"""The runs in the working directory, and the one fit that runs: a command in a process of its own."""
+"""The runs in the working directory, and the current fit: a command in a separate process."""
 
 import datetime
 import json
@@ -21,11 +21,11 @@ from ..storage.files import lock, write_file
 
 OUTPUTS = Path("outputs")
 RUN_ID = re.compile(r"(\d{4}-\d{2}-\d{2})_(\d{2}-\d{2}-\d{2}(?:-\d{1,6})?)")
-# What the page's process leaves in a run's directory: what it printed, and by which process it was begun.
+# Files of the page in a run's directory: the fit's output, and the process that runs the fit.
 PRINTED, BEGUN_BY = ".printed.txt", ".begun.json"
-# Of what was printed [bytes], and of losses [rows], a page is sent so much at the most.
+# Maximum output [bytes], losses [rows] and runs sent to the page.
 MAX_PRINTED, MAX_LOSSES, MAX_RUNS = 40_000, 2_000, 50
-# Files of a run that the page offers, by the words that it uses for them.
+# Files of a run on the page, by their names there.
 FILES = {
     "model": "model.safetensors",
     "predictions": "predictions.csv",
@@ -33,24 +33,24 @@ FILES = {
     "config": "config.yaml",
     "log": "metrics.csv",
 }
-# How a fit has ended that Stop or Ctrl-C ended, by itself or before it heard signals.
+# Exit codes of a fit after Stop or Ctrl-C, with and without its signal handlers installed.
 STOPPED = (128 + signal.SIGINT, -signal.SIGINT)
-# Seconds that a fit has to save its state.
+# Time for a fit to save its state [s].
 PATIENCE_AT_STOP = 10.0
 
 
 class NoRun(ValueError):
-    """Raised for an id that no run has."""
+    """Raised for an unknown run id."""
 
 
 class Busy(ValueError):
-    """Raised where a fit runs already, or none does."""
+    """Raised if a fit is already running, or none is."""
 
 
 def find_run(key: str) -> Path:
-    """The directory of a run.
+    """Returns the directory of a run.
 
-    **Raises:** `NoRun` if there is none of this id.
+    **Raises:** `NoRun` if the id is unknown.
     """
     parts = RUN_ID.fullmatch(key)
     path = OUTPUTS / parts[1] / parts[2] if parts else None
@@ -64,13 +64,13 @@ def id_of_run(path: Path) -> str:
 
 
 def list_runs() -> list[Path]:
-    """The newest runs of the working directory."""
+    """Returns the newest runs in the working directory."""
     paths = [path for path in OUTPUTS.glob("*/*") if RUN_ID.fullmatch(id_of_run(path)) and path.is_dir()]
     return sorted(paths, reverse=True)[:MAX_RUNS]
 
 
 class Fits:
-    """Begins, stops and resumes fits, one at a time; one outlives a closed page, and a killed server."""
+    """Starts, stops and resumes fits, one at a time. A fit survives a closed page and a killed server."""
 
     def __init__(self):
         self.guard = threading.Lock()
@@ -79,9 +79,9 @@ class Fits:
         self.watcher: threading.Thread | None = None
 
     def begin(self, words: Sequence[str]) -> Path:
-        """Begins a fit in a new run directory, and returns that.
+        """Starts a fit in a new run directory, and returns the directory.
 
-        **Raises:** `Busy` if one runs.
+        **Raises:** `Busy` if a fit is running.
         """
         now = datetime.datetime.now()
         path = OUTPUTS / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S-%f}"
@@ -89,9 +89,9 @@ class Fits:
         return path
 
     def resume(self, path: Path) -> None:
-        """Goes on with a run, in its own directory.
+        """Resumes a run in its own directory.
 
-        **Raises:** `Busy` if a fit runs.
+        **Raises:** `Busy` if a fit is running.
         """
         self.start([f"resume={path}"], path)
 
@@ -105,12 +105,12 @@ class Fits:
             self.path = path
             begun: Json = {"process": self.process.pid, "words": list(words), "ended": None}
             write_begun(path, begun)
-            # The working directory may be another by then, or the run's directory deleted.
+            # By then, the working directory can differ, or the run's directory be deleted.
             self.watcher = threading.Thread(target=note_end, args=(self.process, path.absolute(), begun), daemon=True)
             self.watcher.start()
 
     def running(self) -> Path | None:
-        """The run whose fit is running; one that was begun before this server counts, too."""
+        """Returns the run whose fit is running, including fits started before this server."""
         if self.process is not None and self.process.poll() is None:
             return self.path
         return next((path for path in list_runs()[:5] if is_orphan(path)), None)
@@ -121,13 +121,13 @@ class Fits:
         return is_orphan(path)
 
     def exit_code(self, path: Path) -> int | None:
-        """How the fit of this server has ended, which its directory says a moment later; None of any other."""
+        """Returns the exit code of this server's fit, slightly before its directory has it; None for other runs."""
         return self.process.poll() if self.process is not None and self.path == path else None
 
     def stop(self, path: Path) -> None:
-        """Sends a fit what Ctrl-C sends: it saves its state and ends; a second time it ends at once.
+        """Sends SIGINT to a fit, which saves its state and ends; a second call ends it at once.
 
-        **Raises:** `Busy` if this fit does not run.
+        **Raises:** `Busy` if this fit is not running.
         """
         if not self.is_running(path):
             raise Busy("this fit is not running.")
@@ -137,7 +137,7 @@ class Fits:
             os.kill(int(read_json(path / BEGUN_BY)["process"]), signal.SIGINT)
 
     def close(self) -> None:
-        """Ends the fit of this server, with its state saved and its end noted."""
+        """Ends this server's fit, and waits until its state and exit code are saved."""
         if self.process is None or self.watcher is None:
             return
         if self.process.poll() is None:
@@ -150,7 +150,7 @@ class Fits:
 
 
 def spawn_fit(words: Sequence[str], printed: IO[bytes]) -> "subprocess.Popen[bytes]":
-    """Starts the command of a fit. In a session of its own, Ctrl-C in the terminal of the server does not reach it."""
+    """Starts the command of a fit in a new session, which Ctrl-C in the server's terminal does not reach."""
     return subprocess.Popen(
         [sys.executable, "-m", "node_fit", *words],
         stdin=subprocess.DEVNULL,
@@ -165,16 +165,16 @@ def write_begun(path: Path, begun: Json) -> None:
 
 
 def note_end(process: "subprocess.Popen[bytes]", path: Path, begun: Json) -> None:
-    """Waits for a fit, and notes how it has ended."""
+    """Waits for a fit, and records its exit code."""
     ended = process.wait()
     if path.is_dir():
         write_begun(path, {**begun, "ended": ended})
 
 
 def is_orphan(path: Path) -> bool:
-    """Whether another process runs a fit that a page has begun, as after the page's server was killed.
+    """Whether a fit started by a page is still running in another process, as after the page's server was killed.
 
-    Only of these the lock is tried, since for that moment the run itself could not take it.
+    Tries the lock only for such fits, since the run itself could not take it at that moment.
     """
     begun = read_json(path / BEGUN_BY)
     if not begun or begun.get("ended") is not None or not (path / ".lock").is_file():
@@ -187,7 +187,7 @@ def is_orphan(path: Path) -> bool:
 
 
 def describe_status(path: Path, fits: Fits) -> tuple[str, str]:
-    """How a run stands, in a word and in a sentence."""
+    """Returns the status of a run, and a sentence about it."""
     if fits.is_running(path):
         return "running", "the fit is running."
     summary = read_summary(path)
@@ -198,7 +198,7 @@ def describe_status(path: Path, fits: Fits) -> tuple[str, str]:
         sentence = diagnosis.get("sentence") if is_json(diagnosis) else None
         return str(status), str(sentence or summary.get("reason") or "")
     can = " Its state is saved: go on with Resume." if can_resume(path) else ""
-    if ended in STOPPED:  # It had not written a summary when its time to stop was up.
+    if ended in STOPPED:  # It did not write a summary in time.
         return "interrupted", f"the fit was stopped.{can}"
     if isinstance(ended, int) and ended < 0:
         return "killed", f"the process of the fit was ended by {signal.Signals(-ended).name}.{can}"
@@ -208,15 +208,15 @@ def describe_status(path: Path, fits: Fits) -> tuple[str, str]:
 
 
 def can_resume(path: Path) -> bool:
-    """Whether there is a state from which a fit goes on."""
+    """Whether the run has a saved state to resume from."""
     folder = path / "checkpoints"
     return (path / "config.yaml").is_file() and any(map(steps_in, (folder, *folder.glob("attempt-*"))))
 
 
 def state_of_run(path: Path, fits: Fits, since: int = 0) -> Json:
-    """What the page shows of a run, from its directory.
+    """Reads the page's data about a run from its directory.
 
-    **Arguments:** `since`: the number of rows of losses that the page has already.
+    **Arguments:** `since`: number of loss rows that the page already has.
     """
     status, sentence = describe_status(path, fits)
     losses = read_losses(path / "metrics.csv")
@@ -250,7 +250,7 @@ def state_of_run(path: Path, fits: Fits, since: int = 0) -> Json:
 
 
 def describe_briefly(path: Path, fits: Fits) -> Json:
-    """A line of the list of runs."""
+    """Returns an entry of the list of runs."""
     config = read_config_text(path / "config.yaml")[0].get("data")
     source = config.get("path") if is_json(config) else None
     return {
@@ -261,13 +261,13 @@ def describe_briefly(path: Path, fits: Fits) -> Json:
 
 
 def pictures_of(path: Path) -> dict[str, Path]:
-    """The pictures of a run by their names, that of the fit first."""
-    found = {each.name: each for each in sorted(path.glob("plots/*.png")) if not each.is_symlink()}
-    return dict(sorted(found.items(), key=lambda item: (item[0] != "fit.png", item[0])))
+    """Returns the plots of a run by name, with the plot of the fit first."""
+    pictures = {picture.name: picture for picture in sorted(path.glob("plots/*.png")) if not picture.is_symlink()}
+    return dict(sorted(pictures.items(), key=lambda item: (item[0] != "fit.png", item[0])))
 
 
 def read_printed(path: Path) -> str:
-    """The last lines of what the command has printed."""
+    """Returns the end of the command's output."""
     try:
         with open(path / PRINTED, "rb") as file:
             file.seek(max(os.path.getsize(path / PRINTED) - MAX_PRINTED, 0))
@@ -277,5 +277,5 @@ def read_printed(path: Path) -> str:
 
 
 def command_of_words(words: Sequence[str]) -> str:
-    """The command that a fit would be."""
+    """Returns the command that runs a fit."""
     return f"python -m node_fit {shlex.join(words)}"

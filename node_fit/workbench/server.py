@@ -1,4 +1,4 @@
-"""The routes of the page: each calls what the commands call, and sends what run directories hold."""
+"""The routes of the page, which call the functions of the commands and send content of run directories."""
 
 import functools
 import io
@@ -45,34 +45,34 @@ from .uploads import MAX_UPLOAD_BYTES, NotKept, Uploads, look_at, words_of_roles
 TABLES_FOLDER = Path("tables")
 UPLOAD_PATH = "/api/tables"
 STATIC = Path(__file__).parent / "static"
-# The page's own files, and what it takes of reports.
+# The page's own files, and those shared with reports.
 ASSETS = {
     "app.js": (STATIC / "app.js", "text/javascript"),
     "app.css": (STATIC / "app.css", "text/css"),
     "style.css": (TEMPLATES / "style.css", "text/css"),
     "charts.js": (TEMPLATES / "charts.js", "text/javascript"),
 }
-# Seconds that an export may take, and players that are kept.
+# Maximum time for an export [s], and maximum number of loaded players.
 MAX_EXPORT_SECONDS, MAX_PLAYERS = 300, 2
-# By which an exported model is told apart from files of the run.
+# Folder of exported models in a run's directory.
 EXPORTS = "exports"
 
 
 class Workbench:
-    """What the routes share: tables, the fit that runs, and models that were loaded.
+    """The shared state of the routes: tables, the current fit, and loaded models.
 
-    **Arguments:** `token`: of the server, from which the addresses of reports follow.
+    **Arguments:** `token`: the server's token, from which the addresses of reports are derived.
     """
 
     def __init__(self, token: str):
         self.token = token
         self.uploads, self.fits = Uploads(TABLES_FOLDER), Fits()
         self.players: OrderedDict[tuple[str, int], Player] = OrderedDict()
-        # A model is loaded once, and an export is made once, however many windows ask for it.
+        # Load each model and make each export only once, even if several windows request it.
         self.loading, self.exporting = threading.Lock(), threading.Lock()
 
     def player(self, key: str) -> Player:
-        """The model of a run, which stays loaded until others are looked at, or the fit has gone on."""
+        """Returns the model of a run, cached until other models replace it or the fit continues."""
         folder = find_run(key)
         model = folder / FILES["model"]
         version = (key, model.stat().st_mtime_ns if model.is_file() else 0)
@@ -125,7 +125,7 @@ class Workbench:
         return {"id": key, **look_at(path, roles, words_of_reading(options))}
 
     def words(self, asked: Json) -> list[str]:
-        """The words of the command that a page has set together."""
+        """Returns the words of the command composed on the page."""
         path = self.uploads.find(str(asked.get("table")))
         options = words_of_options(mapping_or_none(asked, "options") or {})
         return [str(path), *words_of_roles(mapping_or_none(asked, "roles")), *options]
@@ -139,11 +139,11 @@ class Workbench:
     def run(self, request: Request) -> Json:
         key = request.path_params["run"]
         since = request.query_params.get("since", "0")
-        found = state_of_run(find_run(key), self.fits, int(since) if since.isdigit() and len(since) < 12 else 0)
-        return found | {"report": f"/report/{key}/{report_key(self.token, key)}" if found["has_report"] else None}
+        state = state_of_run(find_run(key), self.fits, int(since) if since.isdigit() and len(since) < 12 else 0)
+        return state | {"report": f"/report/{key}/{report_key(self.token, key)}" if state["has_report"] else None}
 
     def export(self, key: str, target: str) -> Json:
-        """Writes the model for another place by the command that does so; the same files again are not made anew."""
+        """Exports the model for a target with the export command, unless the files are up to date."""
         folder, out = self.export_folder(key, target)
         if not (folder / FILES["model"]).is_file():
             raise ValueError("this run has no model yet.")
@@ -151,9 +151,9 @@ class Workbench:
         with self.exporting:
             readme = out / "README.md"
             if readme.is_file() and readme.stat().st_mtime >= (folder / FILES["model"]).stat().st_mtime:
-                said = ""
+                output = ""
             else:
-                done = subprocess.run(
+                process = subprocess.run(
                     [sys.executable, *words, "--overwrite"],
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
@@ -161,10 +161,10 @@ class Workbench:
                     timeout=MAX_EXPORT_SECONDS,
                     check=False,
                 )
-                if done.returncode != 0:
-                    raise ValueError((done.stderr.strip().splitlines() or ["the export has failed"])[-1])
-                said = done.stdout.strip()
-        return {"said": said, "command": f"python {' '.join(words)}", "file": f"api/runs/{key}/exports/{target}"}
+                if process.returncode != 0:
+                    raise ValueError((process.stderr.strip().splitlines() or ["the export has failed"])[-1])
+                output = process.stdout.strip()
+        return {"said": output, "command": f"python {' '.join(words)}", "file": f"api/runs/{key}/exports/{target}"}
 
     def export_folder(self, key: str, target: str) -> tuple[Path, Path]:
         if target not in TARGETS:
@@ -173,7 +173,7 @@ class Workbench:
         return folder, folder / EXPORTS / target
 
     def exported(self, request: Request) -> Response:
-        """An export as one file."""
+        """Sends an export as one zip file."""
         key, target = request.path_params["run"], request.path_params["target"]
         _, out = self.export_folder(key, target)
         packed = io.BytesIO()
@@ -200,7 +200,7 @@ class Workbench:
         return Response(path.read_bytes(), media_type="image/png")
 
     def report(self, request: Request) -> Response:
-        """The page of a run, with an origin of its own."""
+        """Sends the report page of a run, with a separate origin."""
         key = request.path_params["run"]
         folder = find_run(key)
         if request.path_params["key"] != report_key(self.token, key) or not (folder / PAGE_NAME).is_file():
@@ -209,46 +209,46 @@ class Workbench:
 
 
 def mapping_or_none(asked: Json, key: str) -> Json | None:
-    """An object in a request, or none.
+    """Returns an object in a request, or None.
 
-    **Raises:** `ValueError` if it is something else.
+    **Raises:** `ValueError` if it is anything else.
     """
-    found = asked.get(key)
-    if found is not None and not is_json(found):
+    value = asked.get(key)
+    if value is not None and not is_json(value):
         raise ValueError(f"{key} must be an object.")
-    return found
+    return value
 
 
 async def read_asked(request: Request) -> Json:
-    """The JSON object that a request holds.
+    """Reads the JSON object of a request.
 
-    **Raises:** `ValueError` if it holds none.
+    **Raises:** `ValueError` if there is none.
     """
     try:
-        found = json.loads(await request.body() or b"{}")
+        content = json.loads(await request.body() or b"{}")
     except (ValueError, RecursionError):
         raise ValueError("the request is not JSON.") from None
-    if not is_json(found):
+    if not is_json(content):
         raise ValueError("the request is not an object.")
-    return found
+    return content
 
 
 def answer_with(
     call: Callable[..., object], *, reads: bool = False, keys: tuple[str, ...] = ()
 ) -> Callable[..., object]:
-    """A route that calls a function in a thread, and turns its errors into a status and a sentence.
+    """Makes a route that calls a function in a thread, and converts its errors to a status and a message.
 
-    **Arguments:** `reads`: whether the function takes the object that the request holds. `keys`: the parts of the path
-    that it takes; else it takes the request.
+    **Arguments:** `reads`: whether the function takes the request's JSON object. `keys`: the path parameters that it
+    takes. With neither, it takes the request.
     """
 
     @functools.wraps(call)
     async def route(request: Request) -> Response:
         try:
-            given: list[object] = [request.path_params[key] for key in keys]
+            arguments: list[object] = [request.path_params[key] for key in keys]
             if reads:
-                given.append(await read_asked(request))
-            found = await run_in_threadpool(call, *(given or [request]))
+                arguments.append(await read_asked(request))
+            answer = await run_in_threadpool(call, *(arguments or [request]))
         except NoRun as error:
             return say(404, error)
         except NotKept as error:
@@ -261,7 +261,7 @@ def answer_with(
             return say(400, error)
         except subprocess.TimeoutExpired:
             return say(400, f"the export took more than {MAX_EXPORT_SECONDS} s; use the command for it.")
-        return found if isinstance(found, Response) else JSONResponse(found)
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
 
     return route
 
@@ -285,9 +285,9 @@ async def send_asset(request: Request) -> Response:
 
 
 def make_app(token: str, port: int) -> Guard:
-    """The server's program: the routes, behind the guard.
+    """Builds the server's application: the routes, behind the guard.
 
-    **Arguments:** `token`: the first part of every address. `port`: on which it listens.
+    **Arguments:** `token`: the first part of every address. `port`: the port it listens on.
     """
     bench = Workbench(token)
 

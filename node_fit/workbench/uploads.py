@@ -1,4 +1,4 @@
-"""The tables that were dropped on the page: kept by the digest of their content, and seen as columns with roles."""
+"""The tables uploaded to the page: stored by content digest, and described as columns with roles."""
 
 import hashlib
 import re
@@ -25,25 +25,25 @@ from ..storage.files import write_file
 if TYPE_CHECKING:
     import pandas
 
-# Of one table, and of all that are kept [bytes].
+# Maximum size of one table, and of all stored tables [bytes].
 MAX_UPLOAD_BYTES, MAX_KEPT_BYTES = 200_000_000, 2_000_000_000
-# What is shown of a table: rows as they are written, columns, points of a picture, trajectories, letters of a cell.
+# Maximum number of displayed raw rows, columns, points per plot, trajectories, and characters per cell.
 SHOWN_ROWS, MAX_SHOWN_COLUMNS, PICTURE_POINTS, MAX_PICTURED, MAX_CELL = 8, 60, 500, 12, 60
 TABLE_ID = re.compile(r"[0-9a-f]{16}")
-# What a file name keeps; other letters become a line.
+# Characters that are replaced by an underscore in file names.
 OTHER_LETTERS = re.compile(r"[^\w.-]+", re.ASCII)
 MAX_NAME = 80
-# The roles of columns that the page knows, which are keys of `data`.
+# Column roles on the page, which are keys of `data`.
 SINGLE_ROLES, LISTED_ROLES = ("time", "time_of_day", "trajectory"), ("states", "inputs", "covariates")
 
 
 class NotKept(ValueError):
-    """Raised for a table that can't be kept, or that nobody has uploaded."""
+    """Raised for a table that can't be stored, or that does not exist."""
 
 
 @dataclass(frozen=True)
 class Uploads:
-    """The tables in a folder, each in a folder of its own that has its id as a name.
+    """The tables in a folder, each in a subfolder named after its id.
 
     **Arguments:** `folder`: relative to the working directory, so that commands name a table as the page does.
     """
@@ -51,26 +51,28 @@ class Uploads:
     folder: Path
 
     def keep(self, name: str, content: bytes) -> str:
-        """Keeps a table; the same one again is the one that is there. Returns its id.
+        """Stores a table, unless it is already stored. Returns its id.
 
-        **Raises:** `NotKept` if it is empty, or there is no room.
+        **Raises:** `NotKept` if it is empty, or the storage limit is exceeded.
         """
         if not content:
             raise NotKept(f"{name} is empty; it needs a line of column names and rows of numbers.")
         key = hashlib.sha256(safe_name(name).encode() + b"\0" + content).hexdigest()[:16]
         place = self.folder / key
         if not place.is_dir():
-            kept = sum(path.stat().st_size for path in self.folder.glob("*/*") if path.is_file())
-            if kept + len(content) > MAX_KEPT_BYTES:
-                raise NotKept(f"{self.folder} holds {kept / 1e9:.2g} GB of tables already; remove some of its folders.")
+            stored_bytes = sum(path.stat().st_size for path in self.folder.glob("*/*") if path.is_file())
+            if stored_bytes + len(content) > MAX_KEPT_BYTES:
+                raise NotKept(
+                    f"{self.folder} holds {stored_bytes / 1e9:.2g} GB of tables already; remove some of its folders."
+                )
         place.mkdir(parents=True, exist_ok=True)
         write_file(place / safe_name(name), content)
         return key
 
     def find(self, key: str) -> Path:
-        """The file of a table.
+        """Returns the file of a table.
 
-        **Raises:** `NotKept` if there is none of this id.
+        **Raises:** `NotKept` if the id is unknown.
         """
         files = sorted((self.folder / key).glob("[!.]*")) if TABLE_ID.fullmatch(key) else []
         if len(files) != 1 or files[0].is_symlink() or not files[0].is_file():
@@ -78,19 +80,19 @@ class Uploads:
         return files[0]
 
     def list(self) -> list[Json]:
-        """The ids and names of all tables, the newest first."""
+        """Returns the ids and names of all tables, newest first."""
         folders = [path for path in self.folder.glob("*") if TABLE_ID.fullmatch(path.name)]
-        found: list[Json] = []
+        tables: list[Json] = []
         for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True):
             try:
-                found.append({"id": folder.name, "name": self.find(folder.name).name})
+                tables.append({"id": folder.name, "name": self.find(folder.name).name})
             except NotKept:
                 continue
-        return found
+        return tables
 
 
 def safe_name(name: str) -> str:
-    """A file name of letters, digits, points and lines, with the ending that tells the format."""
+    """Returns a file name of letters, digits, dots, hyphens and underscores that keeps the format's suffix."""
     last = re.split(r"[/\\]", name)[-1]
     plain = OTHER_LETTERS.sub("_", last).strip("._-") or "table"
     stem, dot, ending = plain.rpartition(".")
@@ -98,17 +100,17 @@ def safe_name(name: str) -> str:
 
 
 def words_of_roles(roles: Mapping[str, object] | None) -> list[str]:
-    """The overrides that give columns their roles; none where the program shall guess them.
+    """Returns the overrides that set column roles; empty if roles are to be guessed.
 
-    **Raises:** `ValueError` if a role is none of a table, or does not name columns.
+    **Raises:** `ValueError` if a role is unknown, or does not name columns.
     """
     if roles is None:
         return []
-    known = (*SINGLE_ROLES, *LISTED_ROLES, "sigma")
-    if unknown := set(roles) - set(known):
-        raise ValueError(f"{sorted(unknown)[0]!r} is no role of a column; roles are {', '.join(known)}.")
+    known_roles = (*SINGLE_ROLES, *LISTED_ROLES, "sigma")
+    if unknown := set(roles) - set(known_roles):
+        raise ValueError(f"{sorted(unknown)[0]!r} is no role of a column; roles are {', '.join(known_roles)}.")
     words: list[str] = []
-    for role in known:
+    for role in known_roles:
         value = roles.get(role)
         names = {"sigma": dict[str, str]}.get(role, list[str] if role in LISTED_ROLES else str)
         checked = build_names(value, names, role)
@@ -120,30 +122,29 @@ def words_of_roles(roles: Mapping[str, object] | None) -> list[str]:
 
 
 def build_names(value: object, kind: type, role: str) -> object:
-    """Names of columns as JSON has them: a text or none, a list of texts, or texts by texts."""
+    """Checks column names from JSON: a string or null, a list of strings, or a mapping of strings."""
     if kind is str:
         if value is None or isinstance(value, str):
             return value
     elif value is None:
         return kind()
     elif kind == list[str]:
-        if is_list(value) and all(isinstance(each, str) for each in value):
+        if is_list(value) and all(isinstance(name, str) for name in value):
             return value
-    elif is_json(value) and all(isinstance(each, str) for each in value.values()):
+    elif is_json(value) and all(isinstance(name, str) for name in value.values()):
         return value
     raise ValueError(f"the role {role!r} must name columns, got {value!r:.60}.")
 
 
 def look_at(path: Path, roles: Mapping[str, object] | None, words: Sequence[str]) -> Json:
-    """What the page shows of a table: its first rows, its columns, their roles, and the data as a fit would read them.
+    """Describes a table for the page: its first rows, its columns, their roles, and the data as a fit would read them.
 
-    **Arguments:** `roles`: of columns; None for those that the program guesses. `words`: overrides that say how the
-    table is written.
+    **Arguments:** `roles`: the column roles; None to guess them. `words`: overrides for the table's format.
 
-    **Raises:** `ValueError` or `OSError` if the file is no table.
+    **Raises:** `ValueError` or `OSError` if the file is not a table.
     """
-    given = {word.partition("=")[0]: word for word in words}
-    options = reading_of(given)
+    overrides = {word.partition("=")[0]: word for word in words}
+    options = reading_of(overrides)
     names = list(dict.fromkeys(name for name in column_names(path, options) if name))
     table = read_file(path, ColumnsToSee(time=None, states=tuple(names)), options=options)
     shown: Json = {
@@ -158,23 +159,23 @@ def look_at(path: Path, roles: Mapping[str, object] | None, words: Sequence[str]
     }
     try:
         if roles is None:
-            shown["roles"], shown["likely_inputs"] = guess_roles(path, given, options)
-        given |= {word.partition("=")[0]: word for word in words_of_roles(roles)}
-        made, said = keys_of_option([str(path)], given)
-        data = table_of_words([*given.values(), *made]).read(str(path))
-        return shown | {"said": said, "data": describe_data(data), "error": None}
+            shown["roles"], shown["likely_inputs"] = guess_roles(path, overrides, options)
+        overrides |= {word.partition("=")[0]: word for word in words_of_roles(roles)}
+        added, sentence = keys_of_option([str(path)], overrides)
+        data = table_of_words([*overrides.values(), *added]).read(str(path))
+        return shown | {"said": sentence, "data": describe_data(data), "error": None}
     except (ValueError, OSError) as error:
         return shown | {"said": "", "data": None, "error": str(error)}
 
 
 def guess_roles(path: Path, given: dict[str, str], options: ReadingOptions) -> tuple[Json, dict[str, str]]:
-    """The roles that the program gives to columns, and those of them that look like inputs, each with why."""
+    """Guesses the column roles, and finds states that look like inputs, with reasons."""
     columns = guess_columns(path, path.name, given)
     likely: dict[str, str] = {}
     if columns.time is not None and len(columns.states) > 1:
         try:
             likely = find_likely_inputs(path, columns.time, columns.trajectory, columns.states, options)
-        except (ValueError, OSError):  # Said where the table is read.
+        except (ValueError, OSError):  # Reported when the table is read.
             likely = {}
     roles: Json = {
         "time": columns.time,
@@ -189,7 +190,7 @@ def guess_roles(path: Path, given: dict[str, str], options: ReadingOptions) -> t
 
 
 def table_of_words(words: Sequence[str]) -> Table:
-    """The table that overrides of `data` describe."""
+    """Builds the table from overrides of `data`."""
     values: Json = {}
     for word in words:
         key = word.partition("=")[0]
@@ -199,9 +200,9 @@ def table_of_words(words: Sequence[str]) -> Table:
 
 
 def describe_column(name: str, column: "pandas.Series") -> Json:
-    """A column by its name, its kind, its first cells, and points of a picture against the number of the row."""
+    """Describes a column: its name, kind, first cells, and values to plot against the row number."""
     rows = np.linspace(0, len(column) - 1, min(len(column), PICTURE_POINTS)).round().astype(int)
-    numbers = np.array([np.nan if (value := number_in(each)) is None else value for each in column.iloc[rows]], float)
+    numbers = np.array([np.nan if (value := number_in(cell)) is None else value for cell in column.iloc[rows]], float)
     kind = "numbers" if np.isfinite(numbers).mean() >= 0.5 else "text"
     if kind == "text" and holds_stamps(column):
         kind = "dates"
@@ -210,14 +211,14 @@ def describe_column(name: str, column: "pandas.Series") -> Json:
     return {
         "name": name,
         "kind": kind,
-        "first": [str(each)[:MAX_CELL] for each in column.iloc[:SHOWN_ROWS]],
+        "first": [str(cell)[:MAX_CELL] for cell in column.iloc[:SHOWN_ROWS]],
         "rows": rows.tolist(),
         "values": jsonable_numbers(numbers) if kind == "numbers" else [],
     }
 
 
 def describe_data(data: Dataset) -> Json:
-    """Points of the states and inputs of some trajectories, and what was recognised."""
+    """Returns points of states and inputs of some trajectories, and notes on the recognised format."""
     records: list[Json] = []
     for index, name in enumerate(data.trajectories[:MAX_PICTURED]):
         length = int(data.lengths[index])

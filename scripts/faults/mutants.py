@@ -224,8 +224,8 @@ MUTANTS = (
     Mutant(
         "targets: allowed packages",
         "node_fit/app/config/composition.py",
-        "if module in MODULES and (found :=",
-        "if (found :=",
+        "if module in MODULES and (constructor :=",
+        "if (constructor :=",
         ("tests/app/test_configuration.py::test_targets_outside_the_allowed_packages_are_refused",),
     ),
     Mutant(
@@ -496,8 +496,8 @@ MUTANTS = (
     Mutant(
         "starts: a hidden one in older model files",
         "node_fit/storage/files.py",
-        "value if told and at < count else None",
-        "value if told else None",
+        "value if is_known and index < count else None",
+        "value if is_known else None",
         ("tests/storage/test_golden.py::test_a_start_that_was_given_for_states_that_are_absent_is_still_theirs",),
     ),
     Mutant(
@@ -524,15 +524,15 @@ MUTANTS = (
     Mutant(
         "hidden=auto: judged on the data that are fitted",
         "node_fit/sysid/linear_model.py",
-        "crossed = cross_validate(found, record)",
-        "crossed = nrmse_on(found, record)",
+        "crossed = cross_validate(fitted, record)",
+        "crossed = nrmse_on(fitted, record)",
         ("tests/sysid/test_linear_model.py",),
     ),
     Mutant(
         "hidden=auto: constants do not compete",
         "node_fit/sysid/linear_model.py",
-        "candidates = [found, *(constant_systems(record, us.shape[2]) if count == 0 else [])]",
-        "candidates = [found]",
+        "candidates = [fitted, *(constant_systems(record, us.shape[2]) if count == 0 else [])]",
+        "candidates = [fitted]",
         ("tests/sysid/test_linear_model.py",),
     ),
     Mutant(
@@ -636,7 +636,7 @@ MUTANTS = (
     Mutant(
         "names that differ by blanks",
         "node_fit/data/tables/table.py",
-        "            if other != value:",
+        "            if first_spelling != value:",
         "            if False:",
         ("tests/data/test_tables.py::test_names_that_differ_by_blanks_are_not_merged",),
     ),
@@ -951,14 +951,14 @@ MUTANTS = (
     Mutant(
         "export: steps that are halved until nothing moves",
         "node_fit/export/export.py",
-        "if before is not None and difference(before, found, exported.columns).largest <= share:",
+        "if before is not None and difference(before, predicted, exported.columns).largest <= share:",
         "if before is not None:",
         ("tests/export/test_check.py",),
     ),
     Mutant(
         "export: predictions that are not finite",
         "node_fit/export/trials.py",
-        "if (np.isfinite(ours[:, column]) != at).any():",
+        "if (np.isfinite(ours[:, column]) != rows).any():",
         "if False:",
         ("tests/export/test_check.py",),
     ),
@@ -1056,22 +1056,22 @@ MUTANTS = (
     Mutant(
         "judge: equations that leave more than noise",
         "node_fit/fitting/judge.py",
-        "if each.attempt.has_equations and each.is_acceptable]",
-        "if each.attempt.has_equations]",
+        "if judged.attempt.has_equations and judged.is_acceptable]",
+        "if judged.attempt.has_equations]",
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
         "judge: good fits differ by two per cent",
         "node_fit/fitting/judge.py",
-        "first_tied([each.log_error for each in acceptable], log(TIED_ERRORS))",
-        "first_tied([each.log_error for each in acceptable], 0.0)",
+        "first_tied([judged.log_error for judged in acceptable], log(TIED_ERRORS))",
+        "first_tied([judged.log_error for judged in acceptable], 0.0)",
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
         "judge: poor fits differ by two per cent",
         "node_fit/fitting/judge.py",
-        "first_tied([log(each.error) for each in rest], log(TIED_ERRORS))",
-        "first_tied([log(each.error) for each in rest], 0.0)",
+        "first_tied([log(judged.error) for judged in rest], log(TIED_ERRORS))",
+        "first_tied([log(judged.error) for judged in rest], 0.0)",
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
@@ -1119,7 +1119,7 @@ MUTANTS = (
     Mutant(
         "linear: starts at the channels",
         "node_fit/sysid/linear_model.py",
-        "    found[:, : record.ys.shape[2]] += record.first\n",
+        "    states[:, : record.ys.shape[2]] += record.first\n",
         "",
         ("tests/sysid/test_steps.py",),
     ),
@@ -1351,7 +1351,7 @@ MUTANTS = (
     Mutant(
         "short records: equations that fail",
         "node_fit/fitting/short_records.py",
-        "    except Exception as error:  # Other fits go on.",
+        "    except Exception as error:  # Continue with other fits.",
         "    except ArithmeticError as error:",
         SHORT_RECORDS,
     ),
@@ -1372,29 +1372,29 @@ MUTANTS = (
     Mutant(
         "attempts: likelihood of the same equations",
         "node_fit/fitting/judge.py",
-        "    if has_same_equations([each.fit for each in tried]):\n",
+        "    if has_same_equations([judged.fit for judged in tried]):\n",
         "    if False:\n",
         RULES,
     ),
     Mutant(
         "attempts: equations alone",
         "node_fit/fitting/judge.py",
-        "if not all(is_equations_alone(each) for each in fields):",
+        "if not all(is_equations_alone(known_field) for known_field in fields):",
         "if False:",
         RULES,
     ),
     Mutant(
         "attempts: on the same rows",
         "node_fit/fitting/judge.py",
-        '(each.texts(), fit.data["train"].ys.shape)',
-        "(each.texts(), None)",
+        '(known_field.texts(), fit.data["train"].ys.shape)',
+        "(known_field.texts(), None)",
         RULES,
     ),
     Mutant(
         "attempts: one that fails",
         "node_fit/fitting/race.py",
-        "        except Exception as error:  # A fit",
-        "        except OSError as error:  # A fit",
+        "        except Exception as error:  # A failing",
+        "        except OSError as error:  # A failing",
         RULES,
     ),
     Mutant(
@@ -1470,8 +1470,8 @@ MUTANTS = (
     Mutant(
         "verdict: the spread of all data",
         "node_fit/evaluation/case.py",
-        "(counts * (own**2 + apart**2))",
-        "(counts * own**2)",
+        "(counts * (deviations**2 + apart**2))",
+        "(counts * deviations**2)",
         ("tests/evaluation/test_diagnosis.py",),
     ),
     Mutant(
@@ -1491,15 +1491,15 @@ MUTANTS = (
     Mutant(
         "data: a trajectory without a state",
         "node_fit/data/facts.py",
-        "        found += never_measured(data, index, name)\n",
+        "        oddities += never_measured(data, index, name)\n",
         "",
         ("tests/data/test_facts.py",),
     ),
     Mutant(
         "data: shares that are open",
         "node_fit/data/dataset.py",
-        "return automatic if isinstance(given, str) else given",
-        "return HELD_OUT if isinstance(given, str) else given",
+        "return automatic if isinstance(fraction, str) else fraction",
+        "return HELD_OUT if isinstance(fraction, str) else fraction",
         ("tests/data/test_splits.py",),
     ),
     Mutant(
@@ -1751,8 +1751,8 @@ MUTANTS = (
     Mutant(
         "populations: records that a subject lacks",
         "node_fit/population/subjects.py",
-        "found.arrange(known) & found.has_record",
-        "found.arrange(known)",
+        "subjects.arrange(known) & subjects.has_record",
+        "subjects.arrange(known)",
         ("tests/population/test_occasions.py",),
     ),
     Mutant(
@@ -1905,7 +1905,7 @@ MUTANTS = (
     Mutant(
         "analysis: roots are told apart",
         "node_fit/analysis/equilibria.py",
-        "if all(np.abs(root - other).max() > ROOTS_APART for other in roots):",
+        "if all(np.abs(root - known_root).max() > ROOTS_APART for known_root in roots):",
         "if True:",
         ("tests/analysis/test_analysis.py",),
     ),
@@ -1961,7 +1961,7 @@ MUTANTS = (
     Mutant(
         "experiments: switches in their order",
         "node_fit/petab/experiment_model.py",
-        "old = found.get(name, Number(self.first[name]))",
+        "old = formulas.get(name, Number(self.first[name]))",
         "old = Number(self.first[name])",
         ("tests/petab/test_experiment_models.py",),
     ),
@@ -1989,14 +1989,14 @@ MUTANTS = (
     Mutant(
         "noise: constants of each state",
         "node_fit/data/noise_formula.py",
-        'ending = "" if len(states) == 1 else f"_{own}"',
+        'ending = "" if len(states) == 1 else f"_{suffix}"',
         'ending = ""',
         ("tests/data/test_noise_formula.py",),
     ),
     Mutant(
         "guess: what one column explains alone",
         "node_fit/data/tables/guess.py",
-        "(1 - EXPLAINS) * (1 - own**2)",
+        "(1 - EXPLAINS) * (1 - own_pulls**2)",
         "(1 - EXPLAINS)",
         ("tests/data/test_guess.py",),
     ),

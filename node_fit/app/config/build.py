@@ -1,4 +1,4 @@
-"""Checks the keys of a config and builds its objects; the constructor that a config names is its only schema."""
+"""Checks the keys of a config and builds its objects; the constructors named in the config are its only schema."""
 
 import functools
 import os
@@ -56,7 +56,7 @@ from .composition import (
 )
 
 TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
-# As in a config file.
+# Words of a config file for types.
 YAML = HINT_WORDS | {type(None): "null"} | dict.fromkeys((bool, np.bool), "true or false")
 # Groups of the config that name a constructor.
 CONFIG_PARTS = (
@@ -94,7 +94,7 @@ class Deferred(functools.partial[object]):
             return super().__call__(*args, **kwargs)
 
 
-# What to do about a key without a value, where there is more to say than to set it.
+# Advice for keys without a value, other than to set the key.
 WITHOUT_VALUE = {
     "data.states": "name columns, data.states=[x,y], or name the file alone, python -m node_fit mine.csv: its first "
     "column is then the time, and the others are states"
@@ -111,11 +111,11 @@ def build(node: object, key: str, *, extensions: Sequence[str] = ()) -> Any:
     - `node`: an OmegaConf node, or dicts, lists and plain values. A dict with `_target_`, the dotted name of a public
       class or function, stands for the result of calling it; with `_partial_: true`, for a `functools.partial` of it.
     - `key`: the node's full key in the config, for errors.
-    - `extensions`: packages besides `node_fit`, `diffrax` and `optax` that may hold targets. They are imported, which
+    - `extensions`: packages besides `node_fit`, `diffrax` and `optax` that can hold targets. They are imported, which
       runs their code.
 
     **Returns:** the result of the target. Nested targets are built first. Constructors get plain Python: a list becomes
-    a tuple where the hint is a tuple or a `Sequence`; an integer or the string "1e-3" becomes a float where it is one.
+    a tuple if the hint is a tuple or a `Sequence`; an integer or the string "1e-3" becomes a float if the hint is one.
 
     **Raises:** `ConfigError`, also in place of a constructor's `ValueError`.
     """
@@ -132,11 +132,11 @@ def make_plan(node: object, key: str, allowed: Sequence[str]) -> object:
     if not is_json(node):
         return node
     target = locate(node["_target_"], f"{key}._target_", allowed) if "_target_" in node else None
-    given = {name: value for name, value in node.items() if name not in ("_target_", "_partial_")}
+    named = {name: value for name, value in node.items() if name not in ("_target_", "_partial_")}
     partial = check_value(node.get("_partial_", False), bool, f"{key}._partial_")
     if target is not None:
-        check_group_names(given, target, key, partial)
-    values = {name: make_plan(value, f"{key}.{name}", allowed) for name, value in given.items()}
+        check_group_names(named, target, key, partial)
+    values = {name: make_plan(value, f"{key}.{name}", allowed) for name, value in named.items()}
     if target is None:
         return values
     hints = constructor_hints(target)
@@ -204,7 +204,7 @@ def check_value(value: object, hint: object, key: str) -> Any:
         group, _, name = key.rpartition(".")
         word = WORDS.get(group, {}).get(name)
         choices += [] if word is None else [word]
-        known = YAML if word is None else YAML | {type(None): word}
+        type_words = YAML if word is None else YAML | {type(None): word}
         fix = ""
         if isinstance(value, str) and closest(value, choices):
             fix = f"; {nearest_name(value, choices)}"
@@ -213,7 +213,7 @@ def check_value(value: object, hint: object, key: str) -> Any:
         elif isinstance(value, float) and value.is_integer() and int in hints:
             fix = f"; write {value:.0f}"
         shown = textwrap.shorten(repr(value), 80)
-        raise ConfigError(f"{key} must be {describe_hint(hint, known)}, got {shown}{fix}") from None
+        raise ConfigError(f"{key} must be {describe_hint(hint, type_words)}, got {shown}{fix}") from None
 
 
 def convert(value: object, hint: Any) -> object:
@@ -230,8 +230,8 @@ def convert(value: object, hint: Any) -> object:
         fits = any(type(choice) is type(value) and choice == value for choice in inner)
     elif is_array_class(kind):
         lists = () if getattr(kind, "dims", None) == () else (list,)
-        # Arrays are made of these.
-        fits = not flag and any(isinstance(value, each) for each in (int, float, jax.Array, np.ndarray, *lists))
+        # Types that convert to arrays.
+        fits = not flag and any(isinstance(value, accepted) for accepted in (int, float, jax.Array, np.ndarray, *lists))
     elif (flag and kind in (int, float, complex)) or (text and kind in LISTS):
         fits = False  # In Python, a bool is an int and a str is a sequence.
     else:
@@ -262,8 +262,8 @@ def convert_list(values: Sequence[object], kind: object, inner: tuple[object, ..
     return items if kind is list else tuple(items)
 
 
-# Words of the config that stand for a constructor's None, by group and key: `auto` is chosen, `all` leaves nothing out.
-# Configs of earlier versions have null there.
+# Words of the config for a constructor's None, by group and key: `auto` chooses a value, `all` means no limit.
+# Configs of earlier versions have null instead.
 WORDS = {
     "training": {"steps": "auto", "stride": "auto", "batch_size": "all", "chunk_steps": "auto"},
     "solver": {"rtol": "auto", "atol": "auto", "stepping": "auto"},
@@ -282,7 +282,7 @@ class Parts(NamedTuple):
     options: Options
 
     def load_and_tell(self) -> tuple[Splits, list[str]]:
-        """As `Table.load_and_tell`; of equations alone, all rows are fitted where the split does not say otherwise."""
+        """As `Table.load_and_tell`; for equations alone, all rows are fitted unless the split is set."""
         if not is_equations_alone(self.options.field) or says(self.options.field, "is_sought", False):
             return self.data.load_and_tell()
         splits, notes = replace(self.data, split=self.data.split.with_shares(0.0)).load_and_tell()
@@ -292,7 +292,7 @@ class Parts(NamedTuple):
 def build_parts(config: DictConfig) -> Parts:
     """Builds the objects of a config.
 
-    **Raises:** `ConfigError` that names the key of the object that can't be built.
+    **Raises:** `ConfigError` with the key of the object that can't be built.
     """
     nodes = {key: config[key] for key in CONFIG_PARTS} | {"start": start_of(config)}
     nodes = {key: without_words(node, key) for key, node in nodes.items()}
@@ -316,7 +316,7 @@ def build_parts(config: DictConfig) -> Parts:
 
 
 def without_words(node: Any, group: str) -> Any:
-    """A group of the config with None in place of its words."""
+    """Replaces the words of a config group, such as `auto`, by None."""
     words = WORDS.get(group)
     plain = to_plain(node) if words else None
     if not words or not is_json(plain):
@@ -325,10 +325,11 @@ def without_words(node: Any, group: str) -> Any:
 
 
 def start_of(config: DictConfig) -> object:
-    """The config's rule for starts; keys without the name of a rule, which say where states start, are those of the
-    default rule: `start=fitted` of equations alone, else `start=first`.
+    """Returns the config's rule for initial states. Keys without a rule's name apply to the default rule.
 
-    **Raises:** `ConfigError` if a key is that of another rule.
+    The default is `start=fitted` for equations alone, else `start=first`.
+
+    **Raises:** `ConfigError` if a key belongs to another rule.
     """
     start = config.start
     if not OmegaConf.is_dict(start) or "_target_" in start:
@@ -343,9 +344,9 @@ def start_of(config: DictConfig) -> object:
 
 
 def read_equation_file(config: DictConfig) -> None:
-    """Replaces the path of a file of equations by what it holds, so that the run's config needs no other file.
+    """Replaces the path of an equation file by its content, so that the run's config needs no other file.
 
-    **Raises:** `ConfigError` that names the file, and the line that is wrong.
+    **Raises:** `ConfigError` with the file and the invalid line.
     """
     field = config.get("field")
     if not OmegaConf.is_dict(field) or OmegaConf.is_missing(field, "equations"):
@@ -366,16 +367,16 @@ WITH_EQUATIONS = ("node_fit.Known", "node_fit.Hybrid")
 
 
 def add_random_constants(config: DictConfig) -> None:
-    """Gives constants that `random` names, and for which the config has no value, a first value of 1."""
+    """Sets the initial value of constants in `random` to 1 if the config gives no value."""
     random, field = to_plain(config.get("random")), config.get("field")
     if not random or not OmegaConf.is_dict(field) or field.get("_target_") not in WITH_EQUATIONS:
         return
     groups = [to_plain(OmegaConf.select(config, f"{part}.constants")) for part in ("field", "start", "observation")]
-    given = {name for group in groups if is_mapping(group) for name in group}
+    valued = {name for group in groups if is_mapping(group) for name in group}
     texts = to_plain(field.get("equations"))
     if not is_mapping(texts):
         return
-    with suppress(ValueError):  # A text that is no equation is told where it is checked.
+    with suppress(ValueError):  # `check_equations` reports invalid equations.
         used = Equations.of(texts).names_used()
         with open_dict(field):
             field.constants = {
@@ -383,40 +384,40 @@ def add_random_constants(config: DictConfig) -> None:
                 **{
                     name: 1.0
                     for name in as_list(random)
-                    if isinstance(name, str) and name in used and name not in given
+                    if isinstance(name, str) and name in used and name not in valued
                 },
             }
 
 
 def check_equations(config: DictConfig, texts: Mapping[Any, object] | None = None) -> None:
-    """Refuses known equations that can't be read, or use a name that is not in the config.
+    """Rejects known equations that can't be parsed, or use a name that is not in the config.
 
-    **Arguments:** `texts`: the equations, if they come from a file.
+    **Arguments:** `texts`: the equations if they come from a file.
     """
     field, data = to_plain(config.get("field")), to_plain(config.get("data"))
     if not is_json(field) or field.get("_target_") not in WITH_EQUATIONS:
         return
     texts = field.get("equations") if texts is None else texts
     if not is_mapping(texts) or not is_json(data):
-        return  # What is missing, or no mapping, is told as the other keys are.
+        return  # Missing or invalid values are reported with those of the other keys.
     with errors_of_key("field", Known):
         equations = Equations.of(texts)
         named: list[object] = [data.get(key) for key in ("time", "states", "inputs", "covariates")]
         named += [field.get("constants"), field.get("terms"), ["t"], list(texts)]
-        known = {name for names in named for name in as_list(names) if isinstance(name, str)}
+        available = {name for names in named for name in as_list(names) if isinstance(name, str)}
         try:
-            equations.check(known)
+            equations.check(available)
         except EquationError as error:
             raise placed(error, texts) from None
 
 
 def as_list(names: object) -> list[object]:
-    """The names in a list, a mapping or a single text."""
+    """Returns the names in a list, a mapping or a single string."""
     return list(names) if is_list(names) or is_json(names) else [names]
 
 
 def notes_of_equations(data: Table, splits: Splits, options: Options) -> list[str]:
-    """What equations alone are fitted to, and what the noise would change."""
+    """Returns notes on the rows that equations alone are fitted to, and on unspecified noise."""
     notes: list[str] = []
     assert isinstance(options.loss, AbstractLikelihood)
     if len(splits.named()) == 1:
@@ -433,13 +434,13 @@ def notes_of_equations(data: Table, splits: Splits, options: Options) -> list[st
 
 
 def check_scaling(data: Table, options: Options) -> None:
-    """Refuses a logarithm, a bound or an angle of something that is neither a state nor an input."""
+    """Rejects logarithms, bounds or angles for names that are neither states nor inputs."""
     hidden = () if isinstance(options.hidden, int | str) else options.hidden
     with errors_of_key("data", Table):
         data.scaling.limits((*data.states, *hidden), (*data.inputs, *(data.covariates or ())))
 
 
-# Arguments of a table and of its split, with their keys.
+# Config keys of the arguments of a table and of its split.
 KNOWN_KEYS = {name: f"data.split.{name}" for name in parameters_of(Split)} | {
     name: f"data.{name}" for name in parameters_of(Table)
 }
@@ -447,20 +448,20 @@ KNOWN_KEYS = {name: f"data.split.{name}" for name in parameters_of(Split)} | {
 
 @contextmanager
 def errors_of_data() -> Generator[None]:
-    """Names the keys of the config in a `ValueError` of the data, which names arguments: `step=1` is `data.step=1`."""
+    """Replaces argument names by config keys in a `ValueError` about the data: `step=1` becomes `data.step=1`."""
     try:
         yield
     except ConfigError:
         raise
     except ValueError as error:
-        text = re.sub(r"(?<![\w.'/])(\w+)(?==)", lambda found: KNOWN_KEYS.get(found[1], found[1]), str(error))
+        text = re.sub(r"(?<![\w.'/])(\w+)(?==)", lambda match: KNOWN_KEYS.get(match[1], match[1]), str(error))
         first = re.split(r"\W", text, maxsplit=1)[0]
         raise ConfigError(KNOWN_KEYS.get(first, first) + text[len(first) :]) from error
 
 
 @contextmanager
 def errors_of_training() -> Generator[None]:
-    """Prefixes a `ValueError` about an argument of `Training` with `training.`; some faults only show during a fit."""
+    """Prefixes a `ValueError` about an argument of `Training` with `training.`; some errors only occur during a fit."""
     try:
         yield
     except ConfigError:
@@ -472,7 +473,7 @@ def errors_of_training() -> Generator[None]:
 
 
 def prediction_solver(config: DictConfig, solver: Solver) -> Solver | None:
-    """The solver for predictions with the tolerances of the config; None if it has none."""
+    """Builds the solver for predictions with the config's tolerances; None if they are not set."""
     chosen = build(without_words(config.prediction_solver, "prediction_solver"), "prediction_solver")
     if chosen["rtol"] is None and chosen["atol"] is None:
         return None
@@ -481,7 +482,7 @@ def prediction_solver(config: DictConfig, solver: Solver) -> Solver | None:
 
 
 def hidden_states(config: DictConfig) -> int | str | list[str]:
-    """The config's `hidden`, a number or names.
+    """Returns the config's `hidden`, a number or names.
 
     **Raises:** `ConfigError` if it is neither.
     """
@@ -496,9 +497,9 @@ def hidden_states(config: DictConfig) -> int | str | list[str]:
 
 
 def derived_quantities(config: DictConfig) -> dict[str, Any]:
-    """The config's `derived`, expressions by their names.
+    """Returns the config's `derived`, expressions by name.
 
-    **Raises:** `ConfigError` if it is no such thing.
+    **Raises:** `ConfigError` if it is anything else.
     """
     derived = OmegaConf.to_container(config.derived) if OmegaConf.is_config(config.derived) else config.derived
     if not isinstance(derived, dict):
@@ -509,7 +510,7 @@ def derived_quantities(config: DictConfig) -> dict[str, Any]:
 
 
 def placement_of(config: DictConfig) -> Placement:
-    """The precision and devices of the config's run.
+    """Returns the precision and devices of the config's run.
 
     **Raises:** `ValueError` if the devices do not exist.
     """
@@ -529,7 +530,7 @@ def placement_of(config: DictConfig) -> Placement:
 
 
 def check_top(config: DictConfig) -> None:
-    """Refuses keys that nothing reads, and top-level keys that are null or have the wrong type or value."""
+    """Rejects unused keys, and top-level keys that are null or have the wrong type or value."""
     check_known_keys(config)
     for key in (*CONFIG_PARTS, "prediction_solver", "evaluation", "device"):
         if OmegaConf.select(config, key) is None:
@@ -557,7 +558,7 @@ def check_top(config: DictConfig) -> None:
 
 
 def trajectories_to_plot(config: DictConfig) -> list[str] | None:
-    """The names of trajectories to plot; None for the best, the median and the worst."""
+    """Returns the names of trajectories to plot; None for the best, the median and the worst."""
     names = config.plot
     if names == "auto":
         return None
@@ -567,7 +568,7 @@ def trajectories_to_plot(config: DictConfig) -> list[str] | None:
 
 
 def check_loggers(names: object) -> None:
-    """Refuses loggers that do not exist, or whose package is not installed."""
+    """Rejects loggers that do not exist, or whose package is not installed."""
     for name in names_of_loggers(names):
         if name not in LOGGERS:
             raise ConfigError(
@@ -577,30 +578,30 @@ def check_loggers(names: object) -> None:
 
 
 def names_of_loggers(given: object) -> list[Any]:
-    """The config's `logger` as a list; `tensorboard` alone is one too."""
+    """Returns the config's `logger` as a list; it can be a single name."""
     if isinstance(given, ListConfig):
         return list(given)
     return [] if given is None or given is False else [given]
 
 
 def check_known_keys(config: DictConfig) -> None:
-    """Refuses keys that nothing reads: no constructor takes them, no command, and no other key refers to them."""
+    """Rejects keys that no constructor or command reads and no other key refers to."""
     text = OmegaConf.to_yaml(config)
-    for group, known in known_keys().items():
+    for group, allowed_keys in known_keys().items():
         node = OmegaConf.select(config, group) if group else config
         for key in node if OmegaConf.is_dict(node) else ():
-            if key not in known and not re.search(rf"\$\{{[^}}]*\b{re.escape(str(key))}\b", text):
+            if key not in allowed_keys and not re.search(rf"\$\{{[^}}]*\b{re.escape(str(key))}\b", text):
                 prefix = group and f"{group}."
                 if was_renamed(f"{prefix}{key}"):
                     raise ConfigError(find_renamed(f"{prefix}{key}"))
-                raise ConfigError(f"{prefix}{key} is not a config key; {nearest_name(key, known, prefix)}")
+                raise ConfigError(f"{prefix}{key} is not a config key; {nearest_name(key, allowed_keys, prefix)}")
 
 
 def is_petab(config: DictConfig) -> bool:
-    """Whether a config's data are a PEtab problem, or a model in SBML with a table."""
+    """Whether a config's data are a PEtab problem, or an SBML model with a table."""
     return config.data is not None and config.data.get("_target_") in TARGETS_OF_PROBLEMS
 
 
 def is_population(config: DictConfig) -> bool:
-    """Whether a config names constants that differ between subjects."""
+    """Whether a config has constants that vary between subjects."""
     return bool(config.get("random"))

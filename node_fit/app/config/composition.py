@@ -1,6 +1,6 @@
-"""The config as composed, and what it may name: shipped options, keys, targets, and errors of Hydra as one sentence.
+"""Looks up the shipped options, keys and targets of a composed config, and explains Hydra's errors in one sentence.
 
-A stored config may come from a stranger, so nothing in it is resolved or called.
+A stored config can be untrusted, so nothing in it is resolved or called.
 """
 
 import difflib
@@ -27,7 +27,7 @@ from ...runtime.serialization import Json, check_yaml, is_json, is_list
 
 # Callbacks of Hydra that conf/config.yaml names.
 CALLBACKS = ("node_fit.app.leaderboard.Leaderboard", "node_fit.app.vectorized.Vectorized")
-# What launchers and sweepers of Hydra are made of.
+# Packages with Hydra's launchers and sweepers.
 PLUGINS = ("hydra_plugins", "hydra._internal.core_plugins", "optuna.samplers")
 # Modules whose public classes are constructors; optax's functions make transformations and schedules.
 MODULES = (
@@ -46,14 +46,14 @@ PACKAGE = Path(__file__).parents[2]
 
 
 class ConfigError(ValueError):
-    """Raised for a config that can't be built. Its text is one sentence with the full key, the rule and the fix."""
+    """Raised for a config that can't be built. The message is one sentence with the full key, the rule and the fix."""
 
     def __init__(self, text: str):
         super().__init__(one_line(text))
 
 
 def locate(path: object, key: str, allowed: Sequence[str]) -> Callable[..., object]:
-    """Looks up a class or function by its dotted name: a public constructor, or one of a package of the user's own."""
+    """Looks up a public constructor, or a class or function of a user's package, by its dotted name."""
     package = next((name for name in allowed if isinstance(path, str) and path.startswith(f"{name}.")), None)
     if package is None or not isinstance(path, str):
         prefixes = ", ".join(f"{name}." for name in allowed)
@@ -61,44 +61,44 @@ def locate(path: object, key: str, allowed: Sequence[str]) -> Callable[..., obje
     if package not in ALLOWED:
         return defined_in(package, path, key)
     module, _, name = path.rpartition(".")
-    if module in MODULES and (found := find_constructor(module, name)) is not None:
-        return found
+    if module in MODULES and (constructor := find_constructor(module, name)) is not None:
+        return constructor
     names = [name for name in constructors() if name.startswith(f"{package}.")]
     raise ConfigError(f"{key} must be a public constructor of {package}, got {path!r}; {nearest_name(path, names)}")
 
 
 @functools.cache
 def find_constructor(module: str, name: str) -> Callable[..., object] | None:
-    """What a config may call without an extension under this name of a module; None if that is nothing.
+    """Returns the constructor of this name that a config can call without extensions, or None.
 
-    Only this name is looked up: those of the whole package would import all of it, with scikit-learn.
+    Looks up this name alone, since listing all names would import the whole package and scikit-learn.
     """
     home, package = importlib.import_module(module), module.partition(".")[0]
     if name.startswith("_") or name not in getattr(home, "__all__", dir(home)):
         return None
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of names that nobody wrote
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of names that are not used
         target = getattr(home, name)
-    # Libraries also expose what they import from others.
+    # Libraries also expose names imported from others.
     defined = getattr(getattr(target, "func", target), "__module__", None)
     return target if is_constructor(target, package) and is_in(defined, package) else None
 
 
 @functools.cache
 def constructors() -> dict[str, Callable[..., object]]:
-    """All that a config may call without an extension, by dotted name."""
-    found: dict[str, Callable[..., object]] = {}
+    """Returns all constructors that a config can call without extensions, by dotted name."""
+    targets: dict[str, Callable[..., object]] = {}
     for module in MODULES:
         home = importlib.import_module(module)
         for name in getattr(home, "__all__", dir(home)):
             if (target := find_constructor(module, name)) is not None:
-                found[f"{module}.{name}"] = target
-    return found
+                targets[f"{module}.{name}"] = target
+    return targets
 
 
 def is_constructor(target: object, package: str) -> bool:
     # Optax has variants, such as nadam, that are other optimizers with some arguments.
-    made = package == "optax" and inspect.isfunction(getattr(target, "func", target))
-    return made or (inspect.isclass(target) and not inspect.isabstract(target))
+    is_factory = package == "optax" and inspect.isfunction(getattr(target, "func", target))
+    return is_factory or (inspect.isclass(target) and not inspect.isabstract(target))
 
 
 def is_in(module: str | None, package: str) -> bool:
@@ -106,24 +106,24 @@ def is_in(module: str | None, package: str) -> bool:
 
 
 def defined_in(package: str, path: str, key: str) -> Callable[..., object]:
-    """Looks up a class or function that a package of the user's own defines under a public name."""
+    """Looks up a class or function that a user's package defines under a public name."""
     make_importable()
-    found = import_target(package, key)
+    target = import_target(package, key)
     for name in path[len(package) + 1 :].split("."):
         if not name.isidentifier() or name.startswith("_"):
             raise ConfigError(f"{key} must be a dotted name with only public parts, got {path!r}")
-        found = find_member(found, name, path, key)
+        target = find_member(target, name, path, key)
         # A package also exposes modules that it imports; these do not count.
-        home = found.__name__ if inspect.ismodule(found) else getattr(found, "__module__", None)
-        if not is_in(home, package) and not any(found is known for known in constructors().values()):
+        home = target.__name__ if inspect.ismodule(target) else getattr(target, "__module__", None)
+        if not is_in(home, package) and not any(target is allowed for allowed in constructors().values()):
             raise ConfigError(f"{key} must be defined in {package}, but {path!r} leaves it")
-    if not (inspect.isclass(found) or inspect.isfunction(found)) or inspect.isabstract(found):
+    if not (inspect.isclass(target) or inspect.isfunction(target)) or inspect.isabstract(target):
         raise ConfigError(f"{key} must name a function, or a class that is not abstract, but {path!r} is neither")
-    return found
+    return target
 
 
 def make_importable() -> None:
-    """Lets extensions be modules in the current folder, which `python -m` searches and a script does not."""
+    """Makes modules in the current folder importable as extensions, as `python -m` does but a script does not."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
@@ -133,7 +133,7 @@ def find_member(owner: Any, name: str, path: str, key: str) -> object:
         return getattr(owner, name)
     if hasattr(owner, "__path__") and importlib.util.find_spec(f"{owner.__name__}.{name}"):
         return import_target(f"{owner.__name__}.{name}", key)
-    names = [known for known in dir(owner) if not known.startswith("_")]
+    names = [member for member in dir(owner) if not member.startswith("_")]
     raise ConfigError(f"{key}: {path!r} does not exist; {nearest_name(name, names, f'{owner.__name__}.')}")
 
 
@@ -145,17 +145,17 @@ def import_target(name: str, key: str) -> types.ModuleType:
 
 
 def check_hydra(config: DictConfig) -> None:
-    """Refuses targets in Hydra's node of a config, which Hydra calls before a job begins.
+    """Rejects unknown targets in Hydra's config node, which Hydra calls before a job starts.
 
     **Raises:** `ConfigError` unless they are node_fit's own callbacks, Hydra's plugins, or defined by extensions.
     """
     named = config.get("extensions")
-    # What is no list of names is refused with the other keys.
+    # An invalid list is rejected with the other keys.
     extensions = [name for name in named if isinstance(name, str)] if is_plain_or_config_list(named) else []
     for key, target in targets_in(OmegaConf.to_container(config.hydra), "hydra"):
         name = target if isinstance(target, str) else None
-        plugin = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and any(is_in(name, each) for each in PLUGINS)
-        if not (plugin or target in CALLBACKS or any(is_in(name, each) for each in extensions)):
+        plugin = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and any(is_in(name, home) for home in PLUGINS)
+        if not (plugin or target in CALLBACKS or any(is_in(name, home) for home in extensions)):
             raise ConfigError(
                 f"{key} must be one of {', '.join(CALLBACKS)}, a plugin of Hydra, or defined in a package named in "
                 f"extensions=[...], got {target!r}"
@@ -167,7 +167,7 @@ def is_plain_or_config_list(value: object) -> TypeGuard[Iterable[object]]:
 
 
 def targets_in(node: object, key: str) -> Iterator[tuple[str, object]]:
-    """The targets within a node of plain Python, with their keys."""
+    """Yields the targets in a node of plain Python values, with their keys."""
     children = node.items() if is_json(node) else enumerate(node) if is_list(node) else ()
     for name, child in children:
         if name == "_target_":
@@ -177,10 +177,10 @@ def targets_in(node: object, key: str) -> Iterator[tuple[str, object]]:
 
 
 def parameters_of(target: Callable[..., object]) -> dict[str, inspect.Parameter]:
-    """The parameters that can be passed by name."""
+    """Returns the parameters that can be passed by name."""
     try:
         signature = inspect.signature(target, eval_str=True)
-    except Exception:  # A hint in quotes may need a type-checking import; it stays a string and is not checked.
+    except Exception:  # A quoted hint can need a type-checking import; it stays a string and is not checked.
         signature = inspect.signature(target)
     return {n: p for n, p in signature.parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
 
@@ -191,21 +191,21 @@ def constructor_hints(target: Callable[..., object]) -> dict[str, object]:
 
 
 def nearest_name(name: object, names: Iterable[str], prefix: str = "") -> str:
-    """A clause with the nearest name, or with all names if none is near."""
+    """Returns a clause with the nearest name, or with all names if none is close."""
     names = sorted(names)
     match = closest(name, names)
     return f"did you mean {prefix}{match}?" if match else f"choose from {textwrap.shorten(', '.join(names), 200)}"
 
 
 def closest(name: object, names: Iterable[str]) -> str | None:
-    """The name of which this one may be a misspelling, or `None`; words of three letters that share two are not."""
+    """Returns the closest name, or `None`. Three-letter words that share two letters do not match."""
     names = list(names)
-    swapped = [each for each in names if sorted(each) == sorted(str(name))]
+    swapped = [candidate for candidate in names if sorted(candidate) == sorted(str(name))]
     return next(iter([*swapped, *difflib.get_close_matches(str(name), names, 1, cutoff=0.7)]), None)
 
 
 def one_line(text: str) -> str:
-    """Joins `text` into one sentence, without Hydra's links and search paths."""
+    """Joins `text` into one sentence, and drops Hydra's links and search paths."""
     text = " ".join(re.split(r"\n+(?:See https|Config search path|Search path)", text)[0].split())
     return text if text.endswith((".", "?")) else f"{text}."
 
@@ -220,18 +220,18 @@ def shipped(folder: str, holds: str) -> Path:
 
 @functools.cache
 def shipped_config() -> DictConfig:
-    """The shipped `config.yaml` as written, without its groups and Hydra's node."""
+    """Loads the shipped `config.yaml` as written, without its groups and Hydra's node."""
     config = OmegaConf.load(shipped("conf", "config.yaml") / "config.yaml")
     assert isinstance(config, DictConfig)
     return OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("defaults", "hydra")])
 
 
 def shipped_option(group: str) -> DictConfig | None:
-    """The option of a group that `config.yaml` selects, as written; None if it selects none."""
+    """Loads the option of a group that `config.yaml` selects, as written; None if it selects none."""
     folder = shipped("conf", "config.yaml")
-    for each in OmegaConf.load(folder / "config.yaml").defaults:
-        if OmegaConf.is_dict(each) and each.get(group):
-            option = OmegaConf.load(folder / group / f"{each[group]}.yaml")
+    for default in OmegaConf.load(folder / "config.yaml").defaults:
+        if OmegaConf.is_dict(default) and default.get(group):
+            option = OmegaConf.load(folder / group / f"{default[group]}.yaml")
             assert isinstance(option, DictConfig)
             return option
     return None
@@ -239,25 +239,25 @@ def shipped_option(group: str) -> DictConfig | None:
 
 @functools.cache
 def shipped_groups() -> tuple[str, ...]:
-    """The groups from which `config.yaml` selects options."""
+    """Returns the groups from which `config.yaml` selects options."""
     defaults = OmegaConf.load(shipped("conf", "config.yaml") / "config.yaml").defaults
-    named = [str(name) for each in defaults if OmegaConf.is_dict(each) for name in each]
+    named = [str(name) for default in defaults if OmegaConf.is_dict(default) for name in default]
     return tuple(name for name in named if name.isidentifier())
 
 
 def options_with(key: str) -> list[str]:
-    """The options of a group that have a key, such as `optimizer=adam` for `optimizer.clip`."""
+    """Returns the options of a group that have a key, such as `optimizer=adam` for `optimizer.clip`."""
     group, _, name = key.partition(".")
-    found: list[str] = []
+    options: list[str] = []
     for path in sorted((shipped("conf", "config.yaml") / group).glob("*.yaml")) if group in shipped_groups() else ():
         if name in OmegaConf.load(path) and name.isidentifier():
-            found.append(f"{group}={path.stem}")
-    return found
+            options.append(f"{group}={path.stem}")
+    return options
 
 
 @functools.cache
 def known_keys() -> dict[str, frozenset[str]]:
-    """The keys that the commands read: those at the top, under `""`, and those of groups without a constructor."""
+    """Returns the keys that the commands read: top-level keys, under `""`, and keys of groups without a constructor."""
     conf = shipped("conf", "config.yaml")
     groups = {
         path.name for path in conf.iterdir() if path.is_dir() and path.name not in ("experiment", "hydra", "tune")
@@ -268,14 +268,14 @@ def known_keys() -> dict[str, frozenset[str]]:
     return {name: frozenset(map(str, node)) for name, node in nodes.items()}
 
 
-# Covariates by trajectory are the longest part of a config [bytes].
+# Maximum size of a config [bytes]; covariates by trajectory take the most space.
 LARGEST_CONFIG = 4 << 20
 
 
 def read_config(path: Path) -> Json:
     """Reads a stored config.
 
-    **Raises:** `FileNotFoundError`, or `ConfigError` that says why it can't be read.
+    **Raises:** `FileNotFoundError`, or `ConfigError` with the reason it can't be read.
     """
     if path.stat().st_size > LARGEST_CONFIG:
         raise ConfigError(f"{path} is larger than {LARGEST_CONFIG >> 20} MB, so it is not the config of a run.")
@@ -299,16 +299,16 @@ PHRASES = {
 }
 
 
-# Groups and keys that have another name since an earlier version, as in the configs of its runs.
+# Groups and keys renamed since an earlier version, whose runs' configs have the old names.
 OLD_NAMES = {
     "train": "training",
     "starts": "restarts",
     "evaluation.rtol": "prediction_solver.rtol",
     "evaluation.atol": "prediction_solver.atol",
 }
-# Arguments that have another name, by their constructors.
+# Renamed arguments, by constructor.
 OLD_ARGUMENTS = {"node_fit.LevenbergMarquardt": {"memory": "max_bytes"}}
-# Keys of earlier versions, and what to write instead.
+# Keys of earlier versions, and their replacements.
 RENAMED = {
     **{old: f"write {new}{'.KEY' if old == 'train' else ''}=VALUE" for old, new in OLD_NAMES.items()},
     "training.ridge": "write penalty.ridge=VALUE",
@@ -320,7 +320,7 @@ RENAMED = {
     "training.scan": "leave it out",
     "solver.steps": "write solver.stepping=VALUE",
 }
-# Launchers from other packages, and the extra that installs each.
+# Launchers from other packages, and the extras that install them.
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
 
 
@@ -348,17 +348,17 @@ def explain(error: BaseException) -> str | None:
             if group == "hydra/launcher" and name in LAUNCHERS:
                 extra = f"pip install 'node_fit[{LAUNCHERS[name]}]'"
                 return f"hydra/launcher={name} needs another package; install it with {extra}."
-            known = f"; {nearest_name(name, error.options, f'{group}=')}" if error.options else ""
+            hint = f"; {nearest_name(name, error.options, f'{group}=')}" if error.options else ""
             if group == "optimizer" and name.startswith("optax."):
                 node = f"{{_target_: {name}, learning_rate: 1e-3}}"
-                known = f", and one of Optax is written '~optimizer' '+optimizer={node}'"
-            return one_line(f"{group}={name} does not exist{known}")
+                hint = f", and one of Optax is written '~optimizer' '+optimizer={node}'"
+            return one_line(f"{group}={name} does not exist{hint}")
         case omegaconf.ConfigKeyError(full_key=str(key)) | omegaconf.ConfigAttributeError(full_key=str(key)):
             return one_line(unknown_key(key, error.parent_node))
         case omegaconf.MissingMandatoryValue(full_key=str(key)):
             return f"{key} has no value; set it with {key}=VALUE."
         case omegaconf.InterpolationResolutionError(full_key=str(key)) if key.startswith("hydra.runtime."):
-            return (  # Hydra stores the path of the run there, and reads it as a config value.
+            return (  # Hydra stores the run's path there, and parses it as a config value.
                 "a new run can't begin in a folder with ${ in its path, which Hydra reads as a reference to a key; "
                 "write it elsewhere with hydra.run.dir=FOLDER."
             )
@@ -380,17 +380,17 @@ def explain(error: BaseException) -> str | None:
     if isinstance(error, AssertionError):  # Hydra's own, raised without a message for `+=`.
         return "An override has no key; write key=value."
     for pattern, sentence in PHRASES.items():
-        if found := re.match(pattern, text):
-            return found.expand(sentence)
+        if phrase := re.match(pattern, text):
+            return phrase.expand(sentence)
     return one_line(text or f"The config can't be read: {error!r}")
 
 
 def unknown_key(key: str, parent: Any) -> str:
-    """Explains that the config has no such key; its constructor may still accept it."""
+    """Explains that the config has no such key; its constructor can still accept it."""
     owner, _, name = key.rpartition(".")
-    siblings = {str(known) for known in parent or ()} - {"hydra"}
-    own = not OmegaConf.is_dict(parent) or str(parent.get("_target_", "node_fit.")).startswith("node_fit.")
-    if own and name not in siblings and (owners := options_with(key)):
+    siblings = {str(full_key) for full_key in parent or ()} - {"hydra"}
+    is_ours = not OmegaConf.is_dict(parent) or str(parent.get("_target_", "node_fit.")).startswith("node_fit.")
+    if is_ours and name not in siblings and (owners := options_with(key)):
         return other_option(key, owners)
     if "_target_" in siblings:
         try:
@@ -406,25 +406,25 @@ def unknown_key(key: str, parent: Any) -> str:
         return find_renamed(key)
     if not siblings:
         return f"{key} is not a config key; {owner} holds a value, not keys."
-    namesakes = [known for known in all_keys(parent) if known.endswith(f".{name}")]
+    namesakes = [full_key for full_key in all_keys(parent) if full_key.endswith(f".{name}")]
     if namesakes and not closest(name, siblings):
         return f"{key} is not a config key; did you mean {namesakes[0]}?"
     return f"{key} is not a config key; {nearest_name(name, siblings, owner and f'{owner}.')}"
 
 
 def other_option(key: str, owners: list[str]) -> str:
-    """Explains that only other options of a group have a key."""
+    """Explains that a key only exists in other options of its group."""
     choice = "one of these" if owners[1:] else "it"
     return f"{key} is a key of {', '.join(owners)} alone; choose {choice}, or leave it out."
 
 
 def find_renamed(key: str) -> str:
-    """Explains what to write instead of a key of an earlier version."""
+    """Explains the replacement of a key of an earlier version."""
     return f"{key} is no longer a config key; {RENAMED.get(key) or f'write {name_of_now(key)}=VALUE'}."
 
 
 def name_of_now(key: str) -> str:
-    """The name that a full key of an earlier version has now; of any other key its own."""
+    """Returns the current name of a full key of an earlier version; other keys are unchanged."""
     for old, new in OLD_NAMES.items():
         if key == old or key.startswith(f"{old}."):
             return new + key[len(old) :]
@@ -432,12 +432,12 @@ def name_of_now(key: str) -> str:
 
 
 def is_node(value: object) -> TypeGuard[MutableMapping[str, object]]:
-    """Whether a value of a config, plain or not, has keys."""
+    """Whether a config value, plain or not, is a mapping."""
     return isinstance(value, MutableMapping)
 
 
 def rename_keys(config: MutableMapping[Any, Any]) -> None:
-    """Gives the keys of a stored config, or of plain dicts, the names that they have now."""
+    """Renames the keys of a stored config, or of plain dicts, to their current names."""
     for old, new in OLD_NAMES.items():
         (group, _, key), (group_now, _, key_now) = old.rpartition("."), new.rpartition(".")
         node = config.get(group) if group else config
@@ -457,7 +457,7 @@ def was_renamed(key: str) -> bool:
 
 
 def check_group_names(given: Iterable[str], target: Callable[..., object], key: str, partial: bool) -> None:
-    """Refuses unknown arguments of a constructor and, unless the call is partial, missing ones."""
+    """Rejects unknown arguments of a constructor and, unless the call is partial, missing ones."""
     parameters = parameters_of(target)
     extra = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in given:
@@ -466,19 +466,19 @@ def check_group_names(given: Iterable[str], target: Callable[..., object], key: 
                 raise ConfigError(find_renamed(f"{key}.{name}"))
             if owners := options_with(f"{key}.{name}"):
                 raise ConfigError(other_option(f"{key}.{name}", owners))
-            known = nearest_name(name, parameters, f"{key}.")
-            raise ConfigError(f"{key}.{name} is not an argument of {target.__name__}; {known}")
+            hint = nearest_name(name, parameters, f"{key}.")
+            raise ConfigError(f"{key}.{name} is not an argument of {target.__name__}; {hint}")
     for name, p in parameters.items():
         if p.default is p.empty and p.kind is not p.VAR_KEYWORD and name not in given and not partial:
             raise ConfigError(f"{key}.{name} is required by {target.__name__}; set it with +{key}.{name}=VALUE")
 
 
-# OmegaConf offers no public way up.
+# OmegaConf has no public access to parent nodes.
 ROOT_OF_NODE = "_get_root"
 
 
 def all_keys(node: DictConfig) -> list[str]:
-    """The full keys of the config that contains a node, without those of Hydra and `_target_`."""
+    """Returns the full keys of the config that contains a node, without those of Hydra and `_target_`."""
     root = OmegaConf.to_container(getattr(node, ROOT_OF_NODE)())
     return [key for key in full_keys(root) if not re.match(r"hydra\b|.*\._", key)]
 

@@ -1,4 +1,4 @@
-"""Tables of arrays, as files of numbers hold them: each a column, or a stack of the columns of several trajectories."""
+"""Tables from arrays in files of numbers: each is a column, or a stack of the columns of several trajectories."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,27 +26,27 @@ def tabulate(
     ...`. An array `NAME` of shape `(trajectory, time, column)` holds the stacks `NAME0, NAME1, ...`, its layers.
 
     **Arguments:** `names`: the arrays in the file; `get`: reads one of them; `layers`: further stacks, if known;
-    `notes`: of the table.
+    `notes`: notes of the table.
     """
     if layers is None:
         layers = find_layers(names, get, roles)
-    whole = [name for name in names if f"{name}0" not in layers]
-    found = roles.find([*whole, *layers], str(path))
-    arrays = {name: check_shape(path, name, layers[name] if name in layers else get(name)) for name in found}
+    unsplit = [name for name in names if f"{name}0" not in layers]
+    needed = roles.find([*unsplit, *layers], str(path))
+    arrays = {name: check_shape(path, name, layers[name] if name in layers else get(name)) for name in needed}
     stack = next((name for name in arrays if name in layers or not is_column(arrays[name])), None)
     table = columns_table(path, arrays) if stack is None else stacks_table(path, arrays, stack)
     return replace(table, notes=(*table.notes, *notes))
 
 
 def find_layers(names: Sequence[str], get: Callable[[str], np.ndarray], roles: Roles) -> Arrays:
-    """The layers of every array that may hold a needed name that the file lacks."""
+    """Returns the layers of every array that can hold a needed name missing from the file."""
     wanted = [name for name in (*roles.fixed, *roles.inputs) if name not in names]
     bases = dict.fromkeys(base for base in (name.rstrip("0123456789") for name in wanted) if base in names)
     return {name: layer for base in bases for name, layer in split_stack(base, get(base)).items()}
 
 
 def split_stack(name: str, array: np.ndarray) -> Arrays:
-    """The layers of an array with three axes; empty for other arrays."""
+    """Returns the layers of an array with three axes; empty for other arrays."""
     return {f"{name}{i}": array[:, :, i] for i in range(array.shape[2])} if array.ndim == 3 else {}
 
 
@@ -56,7 +56,7 @@ def is_column(array: np.ndarray) -> bool:
 
 
 def check_shape(path: Path, name: str, array: np.ndarray) -> np.ndarray:
-    """An array of plain values in native byte order."""
+    """Returns an array of plain values in native byte order."""
     if array.ndim > 2:
         raise ValueError(
             f"{path}, column {name!r} has shape {array.shape}, but a column is (time,) or (trajectory, time); the "
@@ -68,7 +68,7 @@ def check_shape(path: Path, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def columns_table(path: Path, arrays: Arrays) -> RawTable:
-    """A table of columns, which must have the same length."""
+    """Builds a table from columns, which must have the same length."""
     import pandas as pd
 
     columns = {name: array.reshape(-1) for name, array in arrays.items()}
@@ -83,7 +83,7 @@ def columns_table(path: Path, arrays: Arrays) -> RawTable:
 
 
 def stacks_table(path: Path, arrays: Arrays, stack: str) -> RawTable:
-    """A table of stacks with the shape of `stack`, and of columns `(time,)` that all trajectories share."""
+    """Builds a table from stacks with the shape of `stack`, and from columns `(time,)` shared by all trajectories."""
     import pandas as pd
 
     count, length = arrays[stack].shape
@@ -98,6 +98,8 @@ def stacks_table(path: Path, arrays: Arrays, stack: str) -> RawTable:
                 f"{path}, column {name!r} has shape {array.shape}, but column {stack!r} has shape {(count, length)}, "
                 "which is (trajectory, time); give every array that shape, or (time,) if all trajectories share it."
             )
-    own = np.repeat(np.array([str(i) for i in range(count)], dtype=object), length)
+    names_of_rows = np.repeat(np.array([str(i) for i in range(count)], dtype=object), length)
     rows = np.tile(np.arange(int(length)), count)
-    return RawTable(str(path), {name: pd.Series(column) for name, column in columns.items()}, rows=rows, own=own)
+    return RawTable(
+        str(path), {name: pd.Series(column) for name, column in columns.items()}, rows=rows, own=names_of_rows
+    )

@@ -1,4 +1,4 @@
-"""A dataset of tables: the rows of each trajectory in order, with times as numbers, repeats averaged, inputs bridged.
+"""Assembly of tables to a dataset: rows ordered by trajectory, numeric times, averaged repeats, filled input gaps.
 
 Each row keeps the line that it came from.
 """
@@ -58,16 +58,16 @@ def same_times(t: Float[np.ndarray, " row"], codes: Rows) -> Times:
 
 
 def first_known(values: Float[np.ndarray, " row"], group: Rows, count: int) -> Int[np.ndarray, " group"]:
-    """The first row with a value in each group; -1 if no row has one."""
+    """Returns the first row with a value in each group; -1 if no row has one."""
     known = np.flatnonzero(~np.isnan(values))
-    groups, at = np.unique(group[known], return_index=True)
+    groups, index = np.unique(group[known], return_index=True)
     first = np.full(count, -1)
-    first[groups] = known[at]
+    first[groups] = known[index]
     return first
 
 
 class Merged(NamedTuple):
-    """Values at the times of groups, and how many measurements each is the mean of."""
+    """Values at the times of groups, and the number of measurements averaged in each value."""
 
     values: Float[np.ndarray, "group state"]
     counts: Int[np.ndarray, "group state"]
@@ -81,7 +81,7 @@ def merge_states(
     **Arguments:** `is_mean`: whether repeated measurements are averaged. The standard deviation of a mean follows from
     those of its measurements.
 
-    **Raises:** `ValueError` with both lines if a state was measured twice at the same time, and is not averaged.
+    **Raises:** `ValueError` with both lines if a state is measured twice at the same time without averaging.
     """
     groups = len(times.first)
     values, counts = np.empty((groups, y.shape[1])), np.ones((groups, y.shape[1]), dtype=np.int64)
@@ -94,15 +94,15 @@ def merge_states(
         power = 2 if name in roles.deviations else 1
         sums = np.bincount(group, weights=y[known, i] ** power, minlength=groups)
         counts[:, i] = np.bincount(group, minlength=groups)
-        some = np.where(counts[:, i] > 0, counts[:, i], np.nan)
-        values[:, i] = sums ** (1 / power) / some
+        divisor = np.where(counts[:, i] > 0, counts[:, i], np.nan)
+        values[:, i] = sums ** (1 / power) / divisor
     return Merged(values, np.maximum(counts, 1))
 
 
 def merge_inputs(
     tables: Sequence[RawTable], u: Float[np.ndarray, "row input"], times: Times, roles: Roles
 ) -> Float[np.ndarray, "group input"]:
-    """Merges the inputs at each time into one row, NaN where none has a value; rows may repeat the same value.
+    """Merges the inputs at each time into one row, NaN if none has a value; rows can repeat the same value.
 
     **Raises:** `ValueError` if repeated values differ.
     """
@@ -122,17 +122,17 @@ def merge(
     may_repeat: bool = False,
 ) -> Float[np.ndarray, " group"]:
     first = first_known(values, times.group, len(times.first))
-    there = first[times.group]
-    wrong = ~np.isnan(values) & (there != np.arange(len(values)))
+    first_row = first[times.group]
+    wrong = ~np.isnan(values) & (first_row != np.arange(len(values)))
     if may_repeat:
-        wrong &= values != values[there]
+        wrong &= values != values[first_row]
     if wrong.any():
         row = int(wrong.argmax())
-        table, at = place(tables, row)
+        table, position = place(tables, row)
         column = name if may_repeat or roles.value is None else roles.value
         raise ValueError(
-            f"{table.at(at, column)}: {name!r} has another value at this time of its trajectory in "
-            f"{describe_place(tables, int(there[row]), table)}; remove one, or average them."
+            f"{table.at(position, column)}: {name!r} has another value at this time of its trajectory in "
+            f"{describe_place(tables, int(first_row[row]), table)}; remove one, or average them."
         )
     return np.where(first >= 0, values[first], np.nan)
 
@@ -152,22 +152,22 @@ def fill_constant(
             f"{table.at(row, name)}: the covariate has no value in any row of trajectory {trajectories[code]!r}; give "
             "it in one of them."
         )
-    there = first[codes]
-    wrong = ~np.isnan(values) & (values != values[there])
+    first_row = first[codes]
+    wrong = ~np.isnan(values) & (values != values[first_row])
     if wrong.any():
         row = int(wrong.argmax())
-        table, at = place(tables, row)
+        table, position = place(tables, row)
         raise ValueError(
-            f"{table.at(at, name)}: the covariate is {values[row]:g}, but {values[there[row]]:g} in "
-            f"{describe_place(tables, int(there[row]), table)}; it must be constant in trajectory "
+            f"{table.at(position, name)}: the covariate is {values[row]:g}, but {values[first_row[row]]:g} in "
+            f"{describe_place(tables, int(first_row[row]), table)}; it must be constant in trajectory "
             f"{trajectories[codes[row]]!r}"
             ", so correct it, or name the column in inputs if it varies."
         )
-    return values[there]
+    return values[first_row]
 
 
 def place(tables: Sequence[RawTable], index: int) -> tuple[RawTable, int]:
-    """The table that holds a row of the concatenated tables, and the index of the row in it."""
+    """Returns the table that contains a row of the concatenated tables, and the index of the row in it."""
     for table in tables:
         if index < len(table):
             return table, index
@@ -183,7 +183,7 @@ def describe_place(tables: Sequence[RawTable], index: int, reader: RawTable) -> 
 
 @dataclass(frozen=True)
 class Assembled(Generic[Data]):
-    """Trajectories of tables, and how many measurements each value of a state is the mean of; None if of one each."""
+    """Trajectories from tables, and the number of measurements averaged in each state value; None if all are single."""
 
     data: Data
     counts: Float[np.ndarray, "trajectory time state"] | None
@@ -200,29 +200,29 @@ def assemble(
     is_dated: bool = False,
     options: ReadingOptions = AS_RECOGNISED,
 ) -> Assembled[Data]:
-    """Assembles tables to trajectories of a kind; each table is one unless a column tells trajectories apart.
+    """Assembles tables to trajectories of a kind; each table is one unless a column separates trajectories.
 
-    **Arguments:** `kind`: such as `Dataset`. `own_names`: a name for each table, used if there is no such column.
-    `time_unit`: of timestamps, chosen by their spacing if None. `day_first`: as of `Dataset.from_file`. `is_dated`:
-    whether numbers that can be dates, such as 20240131, are known to be.
+    **Arguments:** `kind`: class such as `Dataset`. `own_names`: a name for each table, used without such a column.
+    `time_unit`: unit of timestamps, selected from their spacing if None. `day_first`: as in `Dataset.from_file`.
+    `is_dated`: whether numbers that can be dates, such as 20240131, are known to be dates.
 
     **Raises:** `ValueError` at the first invalid value, with its table, row and column.
     """
     codes, trajectories = number_trajectories(tables, own_names, roles)
-    t, dates, unit, said = read_clock_of(tables, codes, roles, time_unit, day_first, is_dated, options)
+    t, dates, unit, remarks = read_clock_of(tables, codes, roles, time_unit, day_first, is_dated, options)
     y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
     u = read_inputs(tables, roles, options)
     c = np.concatenate([block(table, roles.covariates, UNKNOWN_FIX, may_miss=True) for table in tables])
     for i, name in enumerate(roles.covariates):
         c[:, i] = fill_constant(tables, name, c[:, i], codes, trajectories)
-    notes = [*dict.fromkeys(note for table in tables for note in table.notes), *said]
-    at, counts = np.arange(len(t)), None
+    notes = [*dict.fromkeys(note for table in tables for note in table.notes), *remarks]
+    source, counts = np.arange(len(t)), None
     times = same_times(t, codes)
     is_mean = options.repeats == "mean" or (options.repeats == "auto" and looks_repeated(y, times, t, codes, roles))
     if roles.observable is not None or is_mean:
         (y, counts), u = merge_states(tables, y, times, roles, is_mean=is_mean), merge_inputs(tables, u, times, roles)
-        at = times.first
-        t, c, codes = t[at], c[at], codes[at]
+        source = times.first
+        t, c, codes = t[source], c[source], codes[source]
         notes += describe_means(counts, roles)
     order, note = order_rows(t, codes, options.row_order)
     notes += note
@@ -230,7 +230,7 @@ def assemble(
         check_order(tables, t, order, codes, trajectories, roles)
     rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
     for i, name in enumerate(roles.inputs):
-        u[:, i], note = bridge_input(tables, t, u[:, i], rows, at, name, options.gap_of(name))
+        u[:, i], note = bridge_input(tables, t, u[:, i], rows, source, name, options.gap_of(name))
         notes += note
     inputs = (*roles.inputs, *roles.covariates)
     u = np.concatenate([u, c], axis=1)
@@ -246,12 +246,12 @@ def assemble(
         time=roles.clock,
         units=known | ({} if unit is None else {roles.clock: unit}),
     )
-    whole = None if counts is None or counts.max() == 1 else pad([counts[row] for row in rows], data.ts.shape[1], 1.0)
-    return Assembled(replace(data, dates=dates, notes=tuple(notes)), whole)
+    padded = None if counts is None or counts.max() == 1 else pad([counts[row] for row in rows], data.ts.shape[1], 1.0)
+    return Assembled(replace(data, dates=dates, notes=tuple(notes)), padded)
 
 
 def order_rows(t: Float[np.ndarray, " row"], codes: Rows, row_order: str) -> tuple[Rows, list[str]]:
-    """The rows, trajectory by trajectory, and a sentence if they were written from the last to the first.
+    """Orders the rows by trajectory; returns a note if they were written from the last to the first.
 
     **Arguments:** `row_order`: as in `ReadingOptions`.
     """
@@ -266,7 +266,7 @@ def order_rows(t: Float[np.ndarray, " row"], codes: Rows, row_order: str) -> tup
 
 
 def read_inputs(tables: Sequence[RawTable], roles: Roles, options: ReadingOptions) -> Float[np.ndarray, "row input"]:
-    """The inputs of all rows, NaN where a row has no value of one that may be bridged."""
+    """Reads the inputs of all rows, NaN for missing values of inputs whose gaps can be filled."""
     parts: list[np.ndarray] = []
     for table in tables:
         columns = [
@@ -285,7 +285,7 @@ def read_inputs(tables: Sequence[RawTable], roles: Roles, options: ReadingOption
 def looks_repeated(
     y: Float[np.ndarray, "row state"], times: Times, t: Float[np.ndarray, " row"], codes: Rows, roles: Roles
 ) -> bool:
-    """Whether rows at one time are repeated measurements: at least half of the times, and two at the least, repeat."""
+    """Whether rows at one time are repeated measurements: at least half of the times, and at least two, repeat."""
     if roles.observable is None:
         order = np.argsort(codes, kind="stable")
         goes_back = (np.diff(t[order]) < 0) & (np.diff(codes[order]) == 0)
@@ -298,7 +298,7 @@ def looks_repeated(
 
 
 def describe_means(counts: Int[np.ndarray, "group state"], roles: Roles) -> list[str]:
-    """A sentence on measurements that were averaged."""
+    """Describes measurements that were averaged."""
     most = int(counts.max())
     if most == 1:
         return []
@@ -318,12 +318,12 @@ def bridge_input(
     name: str,
     gap: str,
 ) -> tuple[Float[np.ndarray, " row"], list[str]]:
-    """An input at all rows, and a sentence on how it goes on where it was not known.
+    """Fills the gaps of an input; returns its values at all rows, and a note on the filled ones.
 
-    **Arguments:** `rows`: of each trajectory, in order of time. `at`: which row of the tables each row comes from.
+    **Arguments:** `rows`: rows of each trajectory, in order of time. `at`: row of the tables that each row comes from.
     `gap`: as in `ReadingOptions.input_gaps`.
 
-    **Raises:** `ValueError` if it is known nowhere in a trajectory, or must be known everywhere.
+    **Raises:** `ValueError` if it has no value in a trajectory, or gaps are not allowed.
     """
     known = ~np.isnan(values)
     if known.all():
@@ -340,31 +340,31 @@ def bridge_input(
         gap = guess_gap([values[row][known[row]] for row in rows])
     bridged, longest = values.copy(), 0.0
     for row in rows:
-        there = row[known[row]]
+        known_rows = row[known[row]]
         if gap == "hold":
-            before = np.maximum(np.searchsorted(t[there], t[row], side="right") - 1, 0)
-            bridged[row] = values[there][before]
+            before = np.maximum(np.searchsorted(t[known_rows], t[row], side="right") - 1, 0)
+            bridged[row] = values[known_rows][before]
         else:
-            bridged[row] = np.interp(t[row], t[there], values[there])
-        longest = max(longest, float(np.diff(t[there]).max(initial=0.0)))
+            bridged[row] = np.interp(t[row], t[known_rows], values[known_rows])
+        longest = max(longest, float(np.diff(t[known_rows]).max(initial=0.0)))
     how = "hold the last value" if gap == "hold" else "are linear in between"
-    other = "linear" if gap == "hold" else "hold"
+    alternative = "linear" if gap == "hold" else "hold"
     return bridged, [
         f"input {name!r} is known in {int(known.sum())} of {len(values)} rows; the others {how}, over {longest:.3g} at "
-        f"most (data.input_gaps={other}, or none)"
+        f"most (data.input_gaps={alternative}, or none)"
     ]
 
 
 def guess_gap(series: Sequence[np.ndarray]) -> str:
-    """`hold` for an input of few levels, or that rarely changes where it is known; else `linear`."""
+    """Returns `hold` for an input with few levels or rare changes in its known values; else `linear`."""
     longest = max(map(len, series))
-    us = pad([each[:, None] for each in series], longest, None)
-    valid = np.arange(longest) < np.array([len(each) for each in series])[:, None]
+    us = pad([values[:, None] for values in series], longest, None)
+    valid = np.arange(longest) < np.array([len(values) for values in series])[:, None]
     return "linear" if longest > 1 and not look_held(us, valid)[0] else "hold"
 
 
 class ReadTimes(NamedTuple):
-    """The time of each row; the dates of trajectories if it comes from timestamps; its unit if it was written; and
+    """Time of each row; dates of trajectories if it comes from timestamps; its unit if the table specifies it; and
     notes."""
 
     t: Float[np.ndarray, " row"]
@@ -382,7 +382,7 @@ def read_clock_of(
     is_dated: bool,
     options: ReadingOptions,
 ) -> ReadTimes:
-    """The time of each row, however it is written."""
+    """Reads the time of each row in any format."""
     import pandas as pd
 
     if roles.step is not None:
@@ -408,12 +408,12 @@ def read_clock_of(
 
 
 def with_times_of_day(table: RawTable, name: str, time_of_day: str, day_first: bool | None) -> tuple[RawTable, str]:
-    """The table whose dates have the times of day of another column, and a remark on the dates."""
+    """Adds the times of day of another column to the dates of a table; also returns a remark on the dates."""
     import pandas as pd
 
     dates, zone, remark = read_stamps(table, name, day_first)
-    whole = dates + pd.to_timedelta(read_clock(table, time_of_day, None).seconds, unit="s")
-    stamps = pd.Series(whole.tz_localize(None) if zone == NO_ZONE else whole)
+    instants = dates + pd.to_timedelta(read_clock(table, time_of_day, None).seconds, unit="s")
+    stamps = pd.Series(instants.tz_localize(None) if zone == NO_ZONE else instants)
     return replace(table, columns={**table.columns, name: stamps}), remark
 
 
@@ -426,17 +426,21 @@ def clock(
     digits: str | None,
     remark: str,
 ) -> tuple[Float[np.ndarray, " row"], Dates | None]:
-    """The time of each row, and the dates of the trajectories if they come from timestamps.
+    """Returns the time of each row, and the dates of the trajectories if they come from timestamps.
 
-    **Arguments:** `digits`, `remark`: of `Dates`.
+    **Arguments:** `digits`, `remark`: fields of `Dates`.
     """
     times = [read_times(table, roles.clock, unit, day_first) for table in tables]
-    stamps = [each for each in times if isinstance(each, Stamps)]
-    numbers = [each for each in times if not isinstance(each, Stamps)]
+    stamps = [stamps_or_numbers for stamps_or_numbers in times if isinstance(stamps_or_numbers, Stamps)]
+    numbers = [stamps_or_numbers for stamps_or_numbers in times if not isinstance(stamps_or_numbers, Stamps)]
     if stamps and numbers:
-        other = next(table for table, each in zip(tables, times, strict=True) if isinstance(each, Stamps))
+        mixed = next(
+            table
+            for table, stamps_or_numbers in zip(tables, times, strict=True)
+            if isinstance(stamps_or_numbers, Stamps)
+        )
         raise ValueError(
-            f"{other.origin}, column {roles.clock!r} holds timestamps, but other files hold numbers; write all times "
+            f"{mixed.origin}, column {roles.clock!r} holds timestamps, but other files hold numbers; write all times "
             "in one way."
         )
     if not stamps:
@@ -444,23 +448,29 @@ def clock(
     unit = unit or unit_for(spacing(stamps, codes))
     firsts = first_instants(stamps, tables, roles)
     zeros = np.concatenate(
-        [np.full(len(each.instants), utc(first)) for each, first in zip(stamps, firsts, strict=True)]
+        [
+            np.full(len(stamps_or_numbers.instants), utc(first))
+            for stamps_or_numbers, first in zip(stamps, firsts, strict=True)
+        ]
     )
     zero = zeros[np.unique(codes, return_index=True)[1]]
-    times = [count_time(each, first, unit) for each, first in zip(stamps, firsts, strict=True)]
-    remarks = "".join(dict.fromkeys((*(each.remark for each in stamps), remark)))
+    times = [
+        count_time(stamps_or_numbers, first, unit) for stamps_or_numbers, first in zip(stamps, firsts, strict=True)
+    ]
+    remarks = "".join(dict.fromkeys((*(stamps_or_numbers.remark for stamps_or_numbers in stamps), remark)))
     return np.concatenate(times), Dates(zero, unit, zone_name(stamps[0].zone), digits, remarks)
 
 
 def first_instants(stamps: Sequence[Stamps], tables: Sequence[RawTable], roles: Roles) -> "list[pandas.Timestamp]":
-    """The instant that each table counts from: its first, or that of all tables if they may share trajectories."""
-    firsts = [each.first for each in stamps]
+    """Returns the origin of each table's time: its first instant, or that of all tables if they can share
+    trajectories."""
+    firsts = [stamp.first for stamp in stamps]
     if roles.trajectory is None:
         return firsts
-    for table, each in zip(tables, stamps, strict=True):
-        if (each.zone == NO_ZONE) != (stamps[0].zone == NO_ZONE):
+    for table, stamp in zip(tables, stamps, strict=True):
+        if (stamp.zone == NO_ZONE) != (stamps[0].zone == NO_ZONE):
             raise ValueError(
-                f"{table.at(0, roles.clock)}: the time zone is {each.zone}, but in {tables[0].origin} it is "
+                f"{table.at(0, roles.clock)}: the time zone is {stamp.zone}, but in {tables[0].origin} it is "
                 f"{stamps[0].zone}; write all times in one zone, such as UTC."
             )
     return [min(firsts)] * len(stamps)
@@ -474,7 +484,7 @@ def block(table: RawTable, channels: Sequence[str], fix: str, *, may_miss: bool)
 def number_trajectories(
     tables: Sequence[RawTable], own_names: Sequence[str], roles: Roles
 ) -> tuple[Int[np.ndarray, " row"], list[str]]:
-    """The index of each row's trajectory, and the trajectory names in order of appearance."""
+    """Returns the index of each row's trajectory, and the trajectory names in order of appearance."""
     import pandas as pd
 
     if roles.trajectory is None:
@@ -484,13 +494,13 @@ def number_trajectories(
         labels = read_names(tables, roles.trajectory, "trajectory")
     if roles.occasion is not None:
         occasions = read_names(tables, roles.occasion, "occasion")
-        labels = [own + "/" + occasion for own, occasion in zip(labels, occasions, strict=True)]
-    codes, found = pd.factorize(np.concatenate(labels))
-    return codes, [str(each) for each in found]
+        labels = [subject + "/" + occasion for subject, occasion in zip(labels, occasions, strict=True)]
+    codes, names = pd.factorize(np.concatenate(labels))
+    return codes, [str(label) for label in names]
 
 
 def own_labels(table: RawTable, name: str, several: bool) -> np.ndarray:
-    """The trajectory of each row if no column names it: the table, or one of those in its layout."""
+    """Returns the trajectory of each row without a trajectory column: the table, or a trajectory of its layout."""
     if table.own is None:
         return np.full(len(table), name, dtype=object)
     return f"{name}/" + table.own if several else table.own
@@ -513,10 +523,12 @@ def check_order(
     last, this = int(before[pair]), int(after[pair])
     table, row = place(tables, this)
     last_table, last_row = place(tables, last)
-    there = describe_place(tables, last, table)
-    # As written, since a timestamp says more than the number that it became.
+    last_place = describe_place(tables, last, table)
+    # Quoted as written, since a timestamp is clearer than its number.
     now, then = table.columns[roles.clock].iloc[row], last_table.columns[roles.clock].iloc[last_row]
-    fault = f"repeats, {now} as in {there}" if t[this] == t[last] else f"goes back, {now} after {then} in {there}"
+    fault = (
+        f"repeats, {now} as in {last_place}" if t[this] == t[last] else f"goes back, {now} after {then} in {last_place}"
+    )
     several = " If these are several trajectories, name the column that identifies them: trajectory=NAME."
     raise ValueError(
         f"{table.at(row, roles.clock)}: the time {fault}; times must increase strictly within trajectory "

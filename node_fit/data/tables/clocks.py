@@ -23,14 +23,14 @@ CLOCK_FORMATS = ("hh:mm:ss", "hh:mm", "mm:ss")
 
 
 class Clock(NamedTuple):
-    """Times of day or durations: `seconds` from 00:00:00, and the `layout` that they are written in."""
+    """Times of day or durations: `seconds` from 00:00:00, and the `layout` in which they are written."""
 
     seconds: Float[np.ndarray, " row"]
     layout: str
 
 
 def holds_clock(column: "pandas.Series") -> bool:
-    """Whether the first value of a column is a time of day or a duration; all others must then be such, too."""
+    """Whether the first value of a column is a time of day or a duration; all others must then be too."""
     if column.dtype.kind == "m":
         return True
     first = next((value for value in column.to_numpy(dtype=object) if not is_blank(value)), None)
@@ -39,11 +39,11 @@ def holds_clock(column: "pandas.Series") -> bool:
 
 
 def read_clock(table: RawTable, name: str, layout: str | None) -> Clock:
-    """The times of a column as seconds.
+    """Reads the times of a column as seconds.
 
-    **Arguments:** `layout`: one of `CLOCK_FORMATS`; None for `hh:mm:ss`, or `hh:mm` of two numbers without a fraction.
+    **Arguments:** `layout`: one of `CLOCK_FORMATS`; None for `hh:mm:ss`, or `hh:mm` for two numbers without a fraction.
 
-    **Raises:** `ValueError` at the first value that is none.
+    **Raises:** `ValueError` at the first value that is not a time.
     """
     column = table.columns[name]
     if column.dtype.kind == "m":
@@ -51,49 +51,49 @@ def read_clock(table: RawTable, name: str, layout: str | None) -> Clock:
     layout = layout or guess_layout(column)
     seconds = np.empty(len(column))
     for row, value in enumerate(column):
-        found = seconds_of(value, layout)
-        if found is None:
+        parsed = seconds_of(value, layout)
+        if parsed is None:
             fault = "the time is missing" if is_blank(value) else f"{quote(value)} is not a time such as {layout}"
             raise ValueError(f"{table.at(row, name)}: {fault}; every row needs a time, written in one way.")
-        seconds[row] = found
+        seconds[row] = parsed
     return Clock(seconds, layout)
 
 
 def guess_layout(column: "pandas.Series") -> str:
-    """How times of two or three numbers are meant: two numbers with a fraction are minutes and seconds."""
-    found = [match for value in column if isinstance(value, str) and (match := CLOCK.fullmatch(value))]
-    if any(match["third"] for match in found) or not found:
+    """Guesses the layout of times with two or three numbers: two with a fraction are minutes and seconds."""
+    matches = [match for value in column if isinstance(value, str) and (match := CLOCK.fullmatch(value))]
+    if any(match["third"] for match in matches) or not matches:
         return "hh:mm:ss"
-    return "mm:ss" if any(match["part"] for match in found) else "hh:mm"
+    return "mm:ss" if any(match["part"] for match in matches) else "hh:mm"
 
 
 def seconds_of(value: object, layout: str) -> float | None:
-    """The seconds of one value; None if it is no time of this layout."""
+    """Converts one value to seconds; None if it is not a time of this layout."""
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()
     if isinstance(value, datetime.time):
         return value.hour * 3600.0 + value.minute * 60.0 + value.second + value.microsecond * 1e-6
-    found = CLOCK.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    parsed = CLOCK.fullmatch(value) if isinstance(value, str) else None
+    if parsed is None:
         return None
-    first, second = int(found["first"]), int(found["second"])
-    if found["half"]:
-        first = first % 12 + (12 if found["half"][0] in "pP" else 0)
-    part = float((found["part"] or "0").replace(",", "."))
-    if found["third"] is None and layout == "mm:ss":
+    first, second = int(parsed["first"]), int(parsed["second"])
+    if parsed["half"]:
+        first = first % 12 + (12 if parsed["half"][0] in "pP" else 0)
+    part = float((parsed["part"] or "0").replace(",", "."))
+    if parsed["third"] is None and layout == "mm:ss":
         return 60.0 * first + second + part
-    third = int(found["third"] or 0)
+    third = int(parsed["third"] or 0)
     if second > 59 or third > 59:
         return None
-    return DAY * int(found["days"] or 0) + 3600.0 * first + 60.0 * second + third + part
+    return DAY * int(parsed["days"] or 0) + 3600.0 * first + 60.0 * second + third + part
 
 
 def pass_midnight(
     seconds: Float[np.ndarray, " row"], codes: Int[np.ndarray, " row"]
 ) -> tuple[Float[np.ndarray, " row"], int]:
-    """Times of day that go on after midnight, and how often they pass it.
+    """Continues times of day after midnight; also returns the number of midnights passed.
 
-    **Arguments:** `codes`: the trajectory of each row.
+    **Arguments:** `codes`: trajectory of each row.
     """
     if seconds.max() >= DAY:
         return seconds, 0
@@ -109,7 +109,7 @@ def pass_midnight(
 
 
 def describe_clock(name: str, layout: str, unit: str, midnights: int, *, chosen: bool) -> str:
-    """A sentence on times of day or durations, and on how often they pass midnight."""
+    """Describes times of day or durations, and the number of midnights passed."""
     why = f", chosen by its rows' spacing (data.time_unit={unit})" if chosen else ""
     passes = f"; it passes midnight {midnights} times" if midnights > 1 else "; it passes midnight once"
     return f"time: {name}, {layout} (data.time_format), counts in {unit} from 00:00{why}{passes if midnights else ''}"
@@ -118,7 +118,7 @@ def describe_clock(name: str, layout: str, unit: str, midnights: int, *, chosen:
 def read_clocks(
     tables: Sequence[RawTable], name: str, codes: Int[np.ndarray, " row"], layout: str | None
 ) -> tuple[Float[np.ndarray, " row"], str, int]:
-    """The seconds of all rows, how the first table writes them, and how often they pass midnight."""
+    """Returns the seconds of all rows, the layout of the first table, and the number of midnights passed."""
     clocks = [read_clock(table, name, layout) for table in tables]
-    seconds, midnights = pass_midnight(np.concatenate([each.seconds for each in clocks]), codes)
+    seconds, midnights = pass_midnight(np.concatenate([clock.seconds for clock in clocks]), codes)
     return seconds, clocks[0].layout, midnights

@@ -1,4 +1,4 @@
-"""Packages that single formats need, which a plain installation may lack."""
+"""Optional packages for single file formats, which a plain installation can lack."""
 
 from importlib import import_module
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 def require_extra(package: str, path: Path | str, extra: str) -> None:
     """Imports a package that a file needs.
 
-    **Raises:** `ValueError` that says how to install it.
+    **Raises:** `ValueError` with the command that installs it.
     """
     try:
         import_module(package)

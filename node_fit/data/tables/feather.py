@@ -1,4 +1,4 @@
-"""Reads Feather files of version 2, which is Arrow's format of files."""
+"""Reads Feather files of version 2, which is the Arrow file format."""
 
 import json
 import struct
@@ -9,14 +9,14 @@ from .layout import Roles
 from .options import ReadingOptions
 from .table import RawTable, read_error
 
-# What marks a message of Arrow's format of files; the fields of its tables, by their numbers; and what a buffer is.
+# Marker of a message in the Arrow file format, and field numbers of its tables.
 CONTINUATION, IS_DICTIONARY, IS_BATCH = 0xFFFFFFFF, 2, 3
 HEADER_TYPE, MESSAGE_HEADER, BODY_LENGTH, BUFFERS, COMPRESSION = 1, 2, 3, 2, 3
 FEATHER_MAGIC = b"ARROW1\0\0"
 
 
 def read_feather(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads the columns of a Feather file of version 2, which is Arrow's format of files."""
+    """Reads the columns of a Feather file of version 2, which is the Arrow file format."""
     import pandas as pd
     import pyarrow as pa
 
@@ -36,14 +36,14 @@ def read_feather(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
 
 
 def size_of_feather(path: Path, most: float) -> int:
-    """The memory of a Feather file: each packed buffer begins with its unpacked size.
+    """Computes the memory of a Feather file: each packed buffer begins with its unpacked size.
 
-    Messages are tables of FlatBuffers, of which a field may be absent (Arrow, Columnar format, "IPC file format").
+    Messages are FlatBuffers tables, whose fields can be absent (Arrow, Columnar format, "IPC file format").
     """
     size, stored = 0, path.stat().st_size
     with open(path, "rb") as file:
         if file.read(8) != FEATHER_MAGIC:
-            return 0  # The reader says so.
+            return 0  # The reader reports it.
         while len(start := file.read(8)) == 8:
             mark, length = struct.unpack("<Ii", start)
             if mark != CONTINUATION or not 0 < length <= stored:
@@ -65,7 +65,7 @@ def size_of_feather(path: Path, most: float) -> int:
 
 
 def field_of(message: bytes, table: int, number: int) -> int | None:
-    """Where a field of a table of FlatBuffers is; None if it is absent."""
+    """Returns the position of a field of a FlatBuffers table; None if it is absent."""
     fields = table - struct.unpack_from("<i", message, table)[0]
     if 4 + 2 * number >= struct.unpack_from("<H", message, fields)[0]:
         return None
@@ -74,20 +74,23 @@ def field_of(message: bytes, table: int, number: int) -> int | None:
 
 
 def read_scalar(message: bytes, table: int, number: int, layout: str) -> int:
-    at = field_of(message, table, number)
-    return 0 if at is None else struct.unpack_from(layout, message, at)[0]
+    position = field_of(message, table, number)
+    return 0 if position is None else struct.unpack_from(layout, message, position)[0]
 
 
 def read_table_at(message: bytes, table: int, number: int) -> int:
-    """Where the table is that a field refers to."""
-    at = field_of(message, table, number)
-    if at is None:
+    """Returns the position of the table that a field refers to."""
+    position = field_of(message, table, number)
+    if position is None:
         raise ValueError("a table of the message is absent")
-    return at + struct.unpack_from("<I", message, at)[0]
+    return position + struct.unpack_from("<I", message, position)[0]
 
 
 def read_buffers(message: bytes, batch: int) -> list[tuple[int, int]]:
-    """Where the buffers of a batch are in its body, and how long."""
+    """Returns the positions of a batch's buffers in its body, and their lengths."""
     start = read_table_at(message, batch, BUFFERS)
     count = struct.unpack_from("<I", message, start)[0]
-    return [struct.unpack_from("<qq", message, start + 4 + 16 * at) for at in range(min(count, len(message) // 16))]
+    return [
+        struct.unpack_from("<qq", message, start + 4 + 16 * position)
+        for position in range(min(count, len(message) // 16))
+    ]

@@ -1,4 +1,4 @@
-"""Readers of files that store the types of columns: NumPy and Parquet."""
+"""Readers of files with typed columns: NumPy and Parquet."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from .table import RawTable, read_error
 if TYPE_CHECKING:
     import pandas
 
-# Of a name or a number in a file [characters].
+# Maximum length of a name or a number in a file [characters].
 LONGEST_TEXT = 1000
 
 
@@ -41,22 +41,22 @@ def read_parquet(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
 
 
 def find_text(path: Path) -> list[str]:
-    """The columns of a Parquet file that hold text or bytes of any length."""
+    """Returns the columns of a Parquet file that hold text or bytes of any length."""
     import pyarrow.parquet as pq
 
     schema = pq.read_metadata(path).schema
     columns = [schema.column(index) for index in range(len(schema))]
-    return [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
+    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
 def share_text(frame: "pandas.DataFrame", path: Path) -> "pandas.DataFrame":
-    """Turns categories, as text is read, into strings that rows share.
+    """Converts categories, the form in which text is read, to strings shared among rows.
 
-    **Raises:** `ValueError` if one is too long: a small file may hold it once for many rows.
+    **Raises:** `ValueError` if a string is too long: a small file can hold it once for many rows.
     """
     kinds = frame.select_dtypes("category")
     for name in kinds:
-        longest = max((len(each) for each in kinds[name].cat.categories), default=0)
+        longest = max((len(category) for category in kinds[name].cat.categories), default=0)
         if longest > LONGEST_TEXT:
             raise ValueError(
                 f"{path}, column {name!r}: a text has {longest} characters, but a name or a number has at most "
@@ -66,7 +66,7 @@ def share_text(frame: "pandas.DataFrame", path: Path) -> "pandas.DataFrame":
 
 
 def read_npz(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads the arrays of an `.npz` file, each a column or a stack of columns."""
+    """Reads the arrays of an `.npz` file; each is a column or a stack of columns."""
     arrays = load_numpy(path, "npz")
     if isinstance(arrays, np.ndarray):
         raise read_error(path, "npz", "it holds one unnamed array; rename it to .npy")
@@ -103,7 +103,7 @@ def load_numpy(path: Path, kind: str) -> np.ndarray | NpzFile:
     try:
         # Read from memory, because NumPy leaves a damaged file open.
         return np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-    except Exception as error:  # NumPy's parser may raise anything
+    except Exception as error:  # NumPy's parser can raise anything
         raise pickle_error(path, error) or read_error(path, kind, error) from None
 
 

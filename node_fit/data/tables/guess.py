@@ -1,4 +1,4 @@
-"""Guesses what the columns of a table are: by their names, as people call times and records, and by how they move."""
+"""Guesses the roles of columns from common names of times and records, and from the columns' values."""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from .times import Stamps, holds_stamps, read_times
 if TYPE_CHECKING:
     import pandas
 
-# What people call the records of a table, and what was measured in a table of doses.
+# Common names of the records of a table, and of the measured value in a table of doses.
 RECORDS = {
     "id",
     "trajectory",
@@ -44,35 +44,36 @@ RECORDS = {
     "replicate",
 }
 MEASURED = "dv"
-# Units that name a column of times, and what a column of times of day is called beside one of dates.
+# Units that name a column of times, and names of a column of times of day beside a column of dates.
 UNITS_OF_TIME = {"h", "hr", "hour", "hours", "min", "minute", "minutes", "s", "sec", "second", "seconds", "day", "days"}
 TIMES_OF_DAY = {"time", "zeit", "clock", "uhrzeit", "hour"}
-# Files up to this size are looked at [bytes]; and the fewest rows that tell how a column moves.
+# Maximum size of files that are examined [bytes], and minimum number of rows to judge the steps of a column.
 MOST_BYTES_LOOKED_AT, FEWEST_LOOKED_AT = 20_000_000, 30
-# An input has so many levels at the most, and moves in less than this share of the rows; or it explains so much of what
-# is left of the steps of another column, while all columns leave so much of its own.
+# An input has at most this many levels, and changes in less than this fraction of the rows; or it explains more
+# than this fraction of another column's unexplained steps, while all columns leave more than the last fraction of its
+# own steps unexplained.
 MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
-# Rows of a record, on average, that no name of it tells.
+# Minimum average number of rows of a record, below which names do not identify records.
 LEAST_ROWS_OF_A_RECORD = 3
-# Columns of which one leaves a smaller share of the other are the same.
+# Two columns are identical if one leaves less than this fraction of the other.
 TINY_SHARE = 1e-12
 
 
-# How the column of a state's standard deviation is named, with the state's own name in place of `x`.
+# Names of the column of a state's standard deviation, with the state's name in place of `x`.
 DEVIATIONS = ("x_sd", "x_std", "x_stdev", "x_sigma", "x_err", "x_error", "x_unc", "sd_x", "std_x", "sigma_x", "err_x")
-# What a column is called that counts rows.
+# Names of columns that count rows.
 COUNTERS = {"", "record", "index", "row", "no", "no.", "nr", "nr.", "#", "n", "seq", "sample", "unnamed: 0"}
 
 
 class ColumnsToSee(Roles):
-    """Columns that are looked at before they have roles, so that none contradict each other."""
+    """Columns that are examined before they have roles, so that roles can't contradict each other."""
 
     def __post_init__(self):
         pass
 
 
 class GuessedRoles(NamedTuple):
-    """The columns of times and of records, and those that were measured; None where nothing tells them."""
+    """Columns of times and of records, and measured columns; None if undetermined."""
 
     time: str | None
     trajectory: str | None = None
@@ -80,7 +81,7 @@ class GuessedRoles(NamedTuple):
 
 
 def guess_by_names(names: Sequence[str]) -> GuessedRoles:
-    """What names tell, in whatever place they are; the time is else the first column that names no records."""
+    """Guesses roles from names in any position; without a named time, the first column that does not name records."""
     plain = {name: plain_name(name) for name in names}
     time = find_time(names)
     records = next((name for name in names if plain[name] in RECORDS and name != time), None)
@@ -90,7 +91,7 @@ def guess_by_names(names: Sequence[str]) -> GuessedRoles:
 
 
 def find_time(names: Sequence[str]) -> str | None:
-    """The column that is named like a time, or in its first word, or by a unit of time; a capital T at last."""
+    """Finds a column named like a time, with such a first word, or like a unit of time; a capital T is tried last."""
     plain = {name: plain_name(name) for name in names}
     clear = [name for name in names if plain[name] in TIMES and name != "T"]
     begun = [name for name in names if re.split(r"[\s_,]", plain[name])[0] in TIMES - {"t"}]
@@ -99,7 +100,8 @@ def find_time(names: Sequence[str]) -> str | None:
 
 
 def find_time_by_values(path: Path, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> str:
-    """The first column that may hold times, rather than words; the first of all if none may, or the file is large."""
+    """Returns the first column that can hold times rather than words; the first of all if none can, or for large
+    files."""
     unique = tuple(name for name in names if name and names.count(name) == 1)
     if not unique or path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return names[0]
@@ -120,7 +122,7 @@ def find_time_by_values(path: Path, names: Sequence[str], options: ReadingOption
 def find_time_of_day(
     path: Path, time: str, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED
 ) -> str | None:
-    """The column with the times of day of a column of dates; None if there is none, or it needs none."""
+    """Returns the column with the times of day of a column of dates; None if none exists, or none is needed."""
     likely = [name for name in names if re.split(r"[\s_,]", plain_name(name))[0] in TIMES_OF_DAY]
     if not likely or path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return None
@@ -131,19 +133,19 @@ def find_time_of_day(
 
 
 def find_deviations(names: Sequence[str]) -> dict[str, str]:
-    """The columns of standard deviations, by what they are of: `x_sd`, `std x` or `x (sd)` of `x`."""
+    """Returns the columns of standard deviations, keyed by their quantity: `x_sd`, `std x` or `x (sd)` of `x`."""
     short = {re.sub(r"[^\w.]+", "_", name.strip().lower()).strip("_"): name for name in names}
-    found: dict[str, str] = {}
+    deviations: dict[str, str] = {}
     for plain, name in short.items():
         columns = (short.get(pattern.replace("x", plain)) for pattern in DEVIATIONS)
         deviation = next((column for column in columns if column is not None and column != name), None)
         if deviation is not None:
-            found[name] = deviation
-    return found
+            deviations[name] = deviation
+    return deviations
 
 
 def find_no_states(path: Path, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> dict[str, str]:
-    """The columns that hold no measurements, each with why: text, nothing, or the numbers of rows."""
+    """Returns the columns without measurements, with the reason: text, no values, or row numbers."""
     if path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return {}
     unnamed = {name: "has no name" for name in names if not name}
@@ -151,12 +153,12 @@ def find_no_states(path: Path, names: Sequence[str], options: ReadingOptions = A
     if not columns:
         return unnamed
     table = read_file(path, ColumnsToSee(time=None, states=tuple(columns)), options=options)
-    found = {name: describe_no_state(table.columns[name], name, table.missing) for name in columns}
-    return unnamed | {name: why for name, why in found.items() if why is not None}
+    reasons = {name: describe_no_state(table.columns[name], name, table.missing) for name in columns}
+    return unnamed | {name: why for name, why in reasons.items() if why is not None}
 
 
 def describe_no_state(column: "pandas.Series", name: str, missing: Missing) -> str | None:
-    """Why a column holds no measurements; None if it may."""
+    """Explains why a column holds no measurements; None if it can hold some."""
     if is_typed(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan) if column.dtype.kind in "iuf" else np.ones(1)
     else:
@@ -171,7 +173,7 @@ def describe_no_state(column: "pandas.Series", name: str, missing: Missing) -> s
 
 
 def number_in(value: object) -> float | None:
-    """A value, or its limit, as a number; None if it is none."""
+    """Returns a value, or its limit, as a number; None if it is not a number."""
     try:
         return read_number(parts_of_cell(value)[-1] if isinstance(value, str) else value)
     except (TypeError, ValueError):
@@ -179,7 +181,7 @@ def number_in(value: object) -> float | None:
 
 
 def is_repeating(path: Path, name: str, options: ReadingOptions = AS_RECOGNISED) -> bool:
-    """Whether a column has values more than once, as the names of records have; numbers of rows do not.
+    """Whether values of a column repeat, as the names of records do; row numbers do not.
 
     **Raises:** `ValueError` if the file can't be read, or a row names no record.
     """
@@ -189,18 +191,18 @@ def is_repeating(path: Path, name: str, options: ReadingOptions = AS_RECOGNISED)
 
 
 def find_records(path: Path, time: str, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> str | None:
-    """The column that tells records apart where times go back; None if they never do, or no column does.
+    """Returns the column that separates records if times decrease; None if they never do, or no column does.
 
-    It holds text, or numbers that count from 0 or 1, and in the rows of each value times increase.
+    It holds text, or numbers that count from 0 or 1, and times increase in the rows of each value.
     """
     if path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return None
-    # Times alone first: most go on, and to read all columns of a large file takes seconds.
+    # Read only times first: most files have increasing times, and reading all columns of a large file takes seconds.
     for columns in ((), tuple(names)):
         table = read_file(path, ColumnsToSee(time=time, states=columns), options=options)
         try:
             read = read_times(table, time, None, None)
-        except ValueError:  # What the run will refuse, or dates that may be read in two ways.
+        except ValueError:  # Times that the run will reject, or ambiguous dates.
             return None
         times = read.instants.asi8 if isinstance(read, Stamps) else read
         if (np.diff(times) > 0).all():
@@ -212,20 +214,20 @@ def find_records(path: Path, time: str, names: Sequence[str], options: ReadingOp
 
 
 def tells_records(column: "pandas.Series", times: Float[np.ndarray, " row"] | Int[np.ndarray, " row"]) -> bool:
-    """Whether no value is missing, each stands in several rows, and times increase in the rows of each."""
+    """Whether no value is missing, every value has several rows, and times increase in the rows of each."""
     import pandas as pd
 
     values: np.ndarray = column.to_numpy(dtype=object)
-    codes, found = pd.factorize(values)
-    is_whole = bool((codes >= 0).all()) and not any(is_blank(value) for value in found)
-    if not is_whole or not 2 <= len(found) <= len(times) / LEAST_ROWS_OF_A_RECORD:
+    codes, records = pd.factorize(values)
+    is_whole = bool((codes >= 0).all()) and not any(is_blank(value) for value in records)
+    if not is_whole or not 2 <= len(records) <= len(times) / LEAST_ROWS_OF_A_RECORD:
         return False
     rows = np.argsort(codes, kind="stable")
     return bool((np.diff(times[rows])[np.diff(codes[rows]) == 0] > 0).all())
 
 
 def is_count(column: "pandas.Series") -> bool:
-    """Whether a column holds numbers that count from 0 or 1, with none left out."""
+    """Whether a column holds consecutive numbers that count from 0 or 1."""
     numbers = {number_in(value) for value in column}
     return any(numbers == {float(first + index) for index in range(len(numbers))} for first in (0, 1))
 
@@ -237,9 +239,9 @@ def find_likely_inputs(
     states: Sequence[str],
     options: ReadingOptions = AS_RECOGNISED,
 ) -> dict[str, str]:
-    """The columns that look set from outside, each with why; none if rows are few, or not all are numbers.
+    """Returns the columns that look set from outside, with the reason; none for few rows, or if not all are numbers.
 
-    A column of a few levels that it stays at, or one that others follow, and whose own steps nothing explains.
+    Such a column stays at a few levels, or is followed by others while nothing explains its own steps.
     """
     if path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return {}
@@ -253,50 +255,50 @@ def find_likely_inputs(
         pairs &= records[1:] == records[:-1]
     if pairs.sum() < FEWEST_LOOKED_AT:
         return {}
-    found = look_set(values[:-1][pairs], np.diff(values, axis=0)[pairs], states)
-    return found if len(found) < len(states) else {}
+    likely = look_set(values[:-1][pairs], np.diff(values, axis=0)[pairs], states)
+    return likely if len(likely) < len(states) else {}
 
 
 def look_set(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dict[str, str]:
-    """As `find_likely_inputs`, of columns at rows, and their steps to the next rows, both of shape `(row, column)`."""
-    found: dict[str, str] = {}
+    """Like `find_likely_inputs`, for columns at rows, and their steps to the next rows, both `(row, column)`."""
+    likely: dict[str, str] = {}
     is_free, follows = unexplained(before, steps) > UNEXPLAINED, find_followers(before, steps)
-    for at, name in enumerate(names):
-        levels, moves = len(np.unique(before[:, at])), float((steps[:, at] != 0).mean())
+    for index, name in enumerate(names):
+        levels, moves = len(np.unique(before[:, index])), float((steps[:, index] != 0).mean())
         if 2 <= levels <= MOST_LEVELS and 0 < moves < STAYS:
-            found[name] = f"stays at one of {levels} levels"
-        elif moves and is_free[at] and follows[at].any():
-            followers = [names[int(other)] for other in np.flatnonzero(follows[at])]
-            found[name] = f"is followed by {list_names(followers, 3)}"
-    return found
+            likely[name] = f"stays at one of {levels} levels"
+        elif moves and is_free[index] and follows[index].any():
+            followers = [names[int(follower)] for follower in np.flatnonzero(follows[index])]
+            likely[name] = f"is followed by {list_names(followers, 3)}"
+    return likely
 
 
 def find_followers(
     before: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row column"]
 ) -> Bool[np.ndarray, "column follower"]:
-    """Whether a column explains much of another's steps beside that column itself, by correlations of all pairs."""
+    """Whether a column explains much of another's steps beyond that column itself, from correlations of all pairs."""
     columns, moves = standardise_columns(before), standardise_columns(steps)
     between, pulls = columns.T @ columns, columns.T @ moves
-    own = np.diag(pulls)
-    # The share that two columns explain together; of two that are one, what one explains.
+    own_pulls = np.diag(pulls)
+    # The fraction that two columns explain together; for identical columns, the fraction that one explains.
     apart = 1 - between**2
-    added = np.where(apart > TINY_SHARE, (pulls - between * own) ** 2 / np.maximum(apart, TINY_SHARE), 0.0)
-    follows = 1 - own**2 - added < (1 - EXPLAINS) * (1 - own**2)
-    return follows & ~np.eye(len(own), dtype=bool)
+    added = np.where(apart > TINY_SHARE, (pulls - between * own_pulls) ** 2 / np.maximum(apart, TINY_SHARE), 0.0)
+    follows = 1 - own_pulls**2 - added < (1 - EXPLAINS) * (1 - own_pulls**2)
+    return follows & ~np.eye(len(own_pulls), dtype=bool)
 
 
 def standardise_columns(table: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
-    """The columns less their means, of length 1; zeros of a column that does not vary."""
-    off = table - table.mean(axis=0)
-    length = np.sqrt((off**2).sum(axis=0))
-    return np.where(np.ptp(table, axis=0) > 0, off / np.where(length > 0, length, 1.0), 0.0)
+    """Centres the columns and scales them to length 1; zeros for a column that does not vary."""
+    centred = table - table.mean(axis=0)
+    length = np.sqrt((centred**2).sum(axis=0))
+    return np.where(np.ptp(table, axis=0) > 0, centred / np.where(length > 0, length, 1.0), 0.0)
 
 
 def unexplained(
     table: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row step"]
 ) -> Float[np.ndarray, " step"]:
-    """The share of the variance of each column's steps that a linear equation of all columns leaves."""
+    """Computes the fraction of the variance of each column's steps that a linear equation of all columns leaves."""
     spread = steps.var(axis=0)
     design = np.column_stack([table - table.mean(axis=0), np.ones(len(table))])
-    left = steps - design @ np.linalg.lstsq(design, steps, rcond=None)[0]
-    return np.where(spread > 0, (left**2).mean(axis=0) / np.where(spread > 0, spread, 1.0), 0.0)
+    residuals = steps - design @ np.linalg.lstsq(design, steps, rcond=None)[0]
+    return np.where(spread > 0, (residuals**2).mean(axis=0) / np.where(spread > 0, spread, 1.0), 0.0)

@@ -18,15 +18,15 @@ from .table import RawTable, list_names, read_error
 if TYPE_CHECKING:
     import h5py
 
-# Groups within groups that are looked through for a table, and datasets whose sizes are added up.
+# Maximum depth of nested groups searched for a table, and maximum number of datasets whose sizes are added up.
 MAX_GROUPS_DEEP, MAX_DATASETS = 10, 10_000
-# Texts of any length that are read at once, and characters of all of them together.
+# Number of variable-length texts read at once, and maximum number of characters of all of them together.
 TEXTS_AT_ONCE, MAX_CHARACTERS = 64, 100_000_000
 
 
 @contextmanager
 def open_hdf5(path: Path, kind: str = "HDF5") -> "Generator[h5py.File]":
-    """Opens a file to read; errors of the parser become a sentence."""
+    """Opens a file for reading; converts errors of the parser to a sentence."""
     require_extra("h5py", path, "hdf5")
     import h5py
 
@@ -35,12 +35,12 @@ def open_hdf5(path: Path, kind: str = "HDF5") -> "Generator[h5py.File]":
             yield file
     except (ValueError, MemoryError):
         raise
-    except Exception as error:  # The parser of a damaged file may raise anything.
+    except Exception as error:  # The parser of a damaged file can raise anything.
         raise read_error(path, kind, error) from None
 
 
 def read_hdf5(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads the datasets of a group that the roles name, or the fields of a dataset of records."""
+    """Reads the datasets of a group named by the roles, or the fields of a dataset of records."""
     with open_hdf5(path) as file:
         group, notes = choose_group(path, file, options.sheet)
         records = find_record_array(path, group, options.sheet)
@@ -60,26 +60,26 @@ def read_hdf5(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
 def choose_group(
     path: Path, file: "h5py.File", name: str | None, hidden: Sequence[str] = ()
 ) -> "tuple[h5py.Group, list[str]]":
-    """The group with a table, and a sentence if it is none that the file begins with or the user names.
+    """Returns the group with a table, with a note unless it is the top group or named by the user.
 
-    **Raises:** `ValueError` if there is no such group, or there are several to choose from.
+    **Raises:** `ValueError` if no such group exists, or several do.
     """
     import h5py
 
     if name is not None:
         check_links(path, file, name)
-        found = file.get(name)
-        if found is None:
-            groups = [each for each in file if each not in hidden]
+        chosen = file.get(name)
+        if chosen is None:
+            groups = [member for member in file if member not in hidden]
             raise ValueError(f"{path} has no group {name!r}; it holds {list_names(groups) or 'nothing'}.")
-        return (found if isinstance(found, h5py.Group) else found.parent), []
+        return (chosen if isinstance(chosen, h5py.Group) else chosen.parent), []
     group: h5py.Group = file
     for _ in range(MAX_GROUPS_DEEP):
-        names = [each for each in group if each not in hidden]
-        kinds = [group.get(each, getclass=True, getlink=True) for each in names]
+        names = [member for member in group if member not in hidden]
+        kinds = [group.get(member, getclass=True, getlink=True) for member in names]
         is_group = [
-            kind is h5py.HardLink and group.get(each, getclass=True) is h5py.Group
-            for each, kind in zip(names, kinds, strict=True)
+            kind is h5py.HardLink and group.get(member, getclass=True) is h5py.Group
+            for member, kind in zip(names, kinds, strict=True)
         ]
         if not names or not all(is_group):
             notes = [] if group == file else [f"the group {group.name!r} is read (data.sheet)"]
@@ -95,7 +95,7 @@ def choose_group(
 
 
 def find_record_array(path: Path, group: "h5py.Group", name: str | None) -> "tuple[str, h5py.Dataset] | None":
-    """A dataset of records, such as a table of PyTables: the one that is named, or the only one of a group."""
+    """Returns a dataset of records, such as a PyTables table: the named one, or the only one of a group."""
     names = list(group) if name is None or name.strip("/") == group.name.strip("/") else [name.rpartition("/")[2]]
     if len(names) != 1 or names[0] not in group:
         return None
@@ -104,7 +104,7 @@ def find_record_array(path: Path, group: "h5py.Group", name: str | None) -> "tup
 
 
 def check_links(path: Path, group: "h5py.Group", name: str) -> None:
-    """Refuses a path that leads through a link to another file."""
+    """Rejects a path that leads through a link to another file."""
     import h5py
 
     within = group
@@ -118,9 +118,9 @@ def check_links(path: Path, group: "h5py.Group", name: str) -> None:
 
 
 def check_dataset(path: Path, group: "h5py.Group", name: str) -> "h5py.Dataset":
-    """A dataset of a group whose values are in this file.
+    """Returns a dataset of a group whose values are in this file.
 
-    **Raises:** `ValueError` if it is no dataset, or its values are in other files.
+    **Raises:** `ValueError` if it is not a dataset, or its values are in other files.
     """
     import h5py
 
@@ -135,7 +135,7 @@ def check_dataset(path: Path, group: "h5py.Group", name: str) -> "h5py.Dataset":
 
 
 def read_dataset(path: Path, dataset: "h5py.Dataset", name: str) -> np.ndarray:
-    """The values of a dataset; texts of any length piece by piece, as the file may hold one text for many rows."""
+    """Reads the values of a dataset; variable-length texts in pieces, as the file can hold one text for many rows."""
     import h5py
 
     if dataset.shape is None:
@@ -165,9 +165,9 @@ def read_dataset(path: Path, dataset: "h5py.Dataset", name: str) -> np.ndarray:
 
 
 def check_whole(path: Path, group: str | None, names: Sequence[str], kind: str) -> None:
-    """Refuses a file with links to other files or values in them, and texts that are too long.
+    """Rejects a file with links to other files or with external values, and texts that are too long.
 
-    **Arguments:** `names`: the datasets of the group `group` (of the file, if None) that are needed. `kind`: of file.
+    **Arguments:** `names`: the needed datasets of the group `group` (of the file, if None). `kind`: kind of file.
     """
     import h5py
 
@@ -179,17 +179,17 @@ def check_whole(path: Path, group: str | None, names: Sequence[str], kind: str) 
                 check_links(path, within, name)
                 if isinstance(within.get(name), h5py.Dataset):
                     check_dataset(path, within, name)
-        own = file if group is None else file.get(group)
-        if not isinstance(own, h5py.Group):
+        parent = file if group is None else file.get(group)
+        if not isinstance(parent, h5py.Group):
             return
         for name in names:
-            dataset = own.get(name)
+            dataset = parent.get(name)
             if isinstance(dataset, h5py.Dataset) and dataset.dtype.kind == "O":
                 read_dataset(path, dataset, name)
 
 
 def size_of_hdf5(path: Path, most: float) -> int:
-    """The memory of all datasets of a file, and of a chunk of each, which is unpacked whole."""
+    """Computes the memory of all datasets of a file, and of a chunk of each, which is unpacked as a whole."""
     require_extra("h5py", path, "hdf5")
     import h5py
 

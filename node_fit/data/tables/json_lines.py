@@ -1,4 +1,4 @@
-"""Reads JSON lines: an object for each row, whose keys are the columns."""
+"""Reads JSON lines: one object per row, with the columns as keys."""
 
 import json
 from pathlib import Path
@@ -11,12 +11,12 @@ from .options import ReadingOptions
 from .table import RawTable, quote
 from .text import content, decode
 
-# Whole numbers of more digits are floats.
+# Whole numbers with more digits than this become floats.
 EXACT_DIGITS = 15
 
 
 def read_json_lines(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads the columns of a file with a JSON object in each line; a row without a key has no value of it."""
+    """Reads the columns of a file with a JSON object per line; a row without a key has no value in that column."""
     import pandas as pd
 
     rows: dict[int, Json] = {}
@@ -26,21 +26,21 @@ def read_json_lines(path: Path, roles: Roles, options: ReadingOptions) -> RawTab
     if not rows:
         raise ValueError(f"{path} holds no row; it needs a JSON object in each line.")
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
-    found = list(roles.find(names, str(path)))
+    needed = list(roles.find(names, str(path)))
     for number, row in rows.items():
-        for name in found:
+        for name in needed:
             if isinstance(row.get(name), dict | list):
                 raise ValueError(
                     f"{path}, line {number}, column {name!r}: {quote(row[name])} is no single value; write a number."
                 )
-    columns = {name: pd.Series([row.get(name) for row in rows.values()], dtype=object) for name in found}
+    columns = {name: pd.Series([row.get(name) for row in rows.values()], dtype=object) for name in needed}
     return RawTable(str(path), columns, np.array(list(rows), dtype=np.int64))
 
 
 def read_object(path: Path, number: int, line: str) -> Json:
-    """The row of a line.
+    """Parses the row of a line.
 
-    **Raises:** `ValueError` if it is no JSON object.
+    **Raises:** `ValueError` if it is not a JSON object.
     """
     try:
         row: object = json.loads(line, parse_int=read_whole_number)

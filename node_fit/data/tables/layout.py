@@ -1,4 +1,4 @@
-"""The layout of a table: which columns mean what, and one row per time of any layout."""
+"""The layout of a table: the role of each column, and conversion of any layout to one row per time."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,19 +34,19 @@ class Roles:
 
     **Arguments:**
 
-    - `time`: the column of times, or `None` if `step` is given.
+    - `time`: column of times, or `None` if `step` is used.
     - `states`, `inputs`, `covariates`: names of columns. In a tidy table, states, and inputs that are not columns, are
       names in the column `observable`. A wide table has one state, whose name is not a column.
-    - `trajectory`: the column that identifies the trajectory, or `None`.
+    - `trajectory`: column that identifies the trajectory, or `None`.
     - `series`: patterns of the columns that are trajectories, such as `A*`.
-    - `observable`, `value`: the columns of the observable's name and of its value.
-    - `step`: time between two rows of a trajectory that begins at 0, if there is no column of times.
-    - `time_of_day`: the column of times of day, if that of times holds dates alone.
-    - `occasion`: the column that tells the records of a subject apart, which `trajectory` then names.
-    - `deviations`: those of `states` that are standard deviations of the others; in a wide table, a pattern of their
+    - `observable`, `value`: columns of the observable's name and its value.
+    - `step`: time between two rows of a trajectory that begins at 0, if the table has no column of times.
+    - `time_of_day`: column of times of day, if the `time` column holds only dates.
+    - `occasion`: column that separates the records of one subject; `trajectory` then names the subject.
+    - `deviations`: members of `states` that are standard deviations of the others; in a wide table, a pattern of their
       columns such as `sd*`.
 
-    **Raises:** `ValueError` if there is no state, a column has two roles, or roles contradict each other.
+    **Raises:** `ValueError` if no state is named, a column has two roles, or roles contradict each other.
     """
 
     time: str | None
@@ -108,17 +108,17 @@ class Roles:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The states themselves, without the columns of their standard deviations."""
+        """States without the columns of their standard deviations."""
         return tuple(name for name in self.states if name not in self.deviations)
 
     @property
     def clock(self) -> str:
-        """The name of the time in the dataset."""
+        """Name of the time in the dataset."""
         return "t" if self.time is None else self.time
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The columns that every file must have; columns of `series` are matched in each file."""
+        """Columns that every file must have; columns of `series` are matched in each file."""
         tidy = self.observable is not None
         channels = () if self.series or tidy else self.states
         inputs = () if tidy else self.inputs
@@ -127,7 +127,7 @@ class Roles:
         return tuple(name for name in names if name is not None)
 
     def find(self, names: Sequence[str], origin: str) -> dict[str, int]:
-        """The needed columns of a file, each with its position.
+        """Returns the needed columns of a file, each with its position.
 
         **Raises:** `ValueError` if a column is missing, or appears twice.
         """
@@ -137,7 +137,7 @@ class Roles:
         return dict(zip(wanted, choose_columns(names, wanted, origin), strict=True))
 
     def named(self, names: Mapping[str, str]) -> "Roles":
-        """The same roles of columns that have other names."""
+        """Renames the columns of the roles."""
 
         def every(old: Sequence[str]) -> tuple[str, ...]:
             return tuple(names.get(name, name) for name in old)
@@ -160,16 +160,16 @@ class Roles:
         )
 
     def matched(self, names: Sequence[str], origin: str) -> list[str]:
-        """The columns that `series` matches, in file order."""
+        """Returns the columns that `series` matches, in file order."""
         free = [name for name in names if name not in self.fixed and not self.is_deviation(name)]
-        found = {pattern: {name for name in free if is_column_names(name, pattern)} for pattern in self.series}
-        for pattern, own in found.items():
-            if not own:
+        columns = {pattern: {name for name in free if is_column_names(name, pattern)} for pattern in self.series}
+        for pattern, names_matched in columns.items():
+            if not names_matched:
                 raise ValueError(
                     f"{origin} has no column for series {pattern!r}; its other columns are {list_names(free)}."
                     f"{hint(pattern, free)}"
                 )
-        matched = set[str]().union(*found.values())
+        matched = set[str]().union(*columns.values())
         if "" in matched:
             raise ValueError(
                 f"{origin}: column {names.index('') + 1} has no name but matches series; name it, or narrow the "
@@ -182,10 +182,10 @@ class Roles:
         return bool(self.series) and any(is_column_names(name, pattern) for pattern in self.deviations)
 
     def matched_deviations(self, names: Sequence[str], origin: str) -> list[str]:
-        """The columns of a wide table that hold standard deviations, in the order of the series that they are of.
+        """Returns the standard deviation columns of a wide table, in the order of their series.
 
-        Those of the pattern `sd*` and the series `G*` belong together where `*` stands for the same text; without such
-        patterns, in the order of the file.
+        Columns of the pattern `sd*` and the series `G*` correspond if `*` stands for the same text; without such
+        patterns, the order is that of the file.
 
         **Raises:** `ValueError` if a series has none.
         """
@@ -194,9 +194,11 @@ class Roles:
             return []
         series, pattern = self.matched(names, origin), self.deviations[0]
         stars = {star_of(name, pattern): name for name in columns}
-        own = [star_of(name, each) for name in series for each in self.series if is_column_names(name, each)]
-        if len(self.series) == 1 and None not in own and set(own) <= set(stars):
-            return [stars[star] for star in own]
+        stars_of_series = [
+            star_of(name, glob) for name in series for glob in self.series if is_column_names(name, glob)
+        ]
+        if len(self.series) == 1 and None not in stars_of_series and set(stars_of_series) <= set(stars):
+            return [stars[star] for star in stars_of_series]
         if len(columns) != len(series):
             raise ValueError(
                 f"{origin} has {len(series)} columns for series and {len(columns)} for their standard deviations, "
@@ -206,7 +208,7 @@ class Roles:
 
 
 def star_of(name: str, pattern: str) -> str | None:
-    """The text that the only star of a pattern stands for in a name; None if there is no such star."""
+    """Returns the text matched by the single star of a pattern in a name; None without such a star."""
     before, star, after = pattern.partition("*")
     if not star or any(sign in before + after for sign in "*?["):
         return None
@@ -218,7 +220,7 @@ def is_column_names(name: str, pattern: str) -> bool:
 
 
 def as_names(names: Sequence[str | int], role: str) -> tuple[str, ...]:
-    """A tuple of names; rejects a bare string, whose letters would be taken for names."""
+    """Returns a tuple of names; rejects a bare string, whose letters would be taken for names."""
     if isinstance(names, str):
         raise ValueError(f"{role} must be a list of names, got the text {names!r}; write {role}=[{names!r}].")
     return tuple(str(name) for name in names)
@@ -252,7 +254,7 @@ def reject_stacks(tables: Sequence[RawTable], roles: Roles) -> None:
 
 
 def melt(table: RawTable, roles: Roles) -> RawTable:
-    """Puts the columns of a wide table below one another.
+    """Stacks the columns of a wide table below one another.
 
     A series runs from its first value to its last. If the table's last row is empty in every series, they all run to
     that row: the times after the last value are to be predicted.
@@ -270,42 +272,42 @@ def melt(table: RawTable, roles: Roles) -> RawTable:
     inside = (row >= known.argmax(axis=0)[:, None]) & (row <= last[:, None])
     which, row = np.nonzero(inside)
     shared = {name: table.columns[name].iloc[row].reset_index(drop=True) for name in roles.fixed}
-    own = {roles.measured[0]: pd.Series(values[row, which])}
+    channels = {roles.measured[0]: pd.Series(values[row, which])}
     if roles.deviations:
         columns = roles.matched_deviations(list(table.columns), table.origin)
         spread = np.stack([as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in columns], axis=1)
-        own[roles.deviations[0]] = pd.Series(spread[row, which])
-    return table.take(row, shared | own, np.array(series, dtype=object)[which])
+        channels[roles.deviations[0]] = pd.Series(spread[row, which])
+    return table.take(row, shared | channels, np.array(series, dtype=object)[which])
 
 
 def spread_columns(tables: Sequence[RawTable], roles: Roles, observable: str, value: str) -> list[RawTable]:
-    """Gives each wanted observable of tidy tables a column of its own, and drops the rows of others."""
+    """Gives each wanted observable of tidy tables its own column, and drops the rows of other observables."""
     observed = read_names(tables, observable, "observable")
-    found = list(dict.fromkeys(name for each in observed for name in each))
+    observables = list(dict.fromkeys(name for labels in observed for name in labels))
     columns = set[str]().union(*(table.columns for table in tables))
     wanted = [*roles.states, *(name for name in roles.inputs if name not in columns)]
     for name in wanted:
-        if name not in found:
+        if name not in observables:
             origin = tables[0].origin if len(tables) == 1 else f"all {len(tables)} files, such as {tables[0].origin}"
             raise ValueError(
                 f"{origin}, column {observable!r} never names {name!r}; it names "
-                f"{list_names(found)}.{hint(name, found)}"
+                f"{list_names(observables)}.{hint(name, observables)}"
             )
-    return [pick(table, each, wanted, value) for table, each in zip(tables, observed, strict=True)]
+    return [pick(table, labels, wanted, value) for table, labels in zip(tables, observed, strict=True)]
 
 
 def pick(table: RawTable, observed: np.ndarray, wanted: Sequence[str], value: str) -> RawTable:
-    """Selects the rows of a tidy table that measure something wanted."""
+    """Selects the rows of a tidy table that measure a wanted observable."""
     import pandas as pd
 
     kept = np.flatnonzero(np.isin(observed, wanted))
     if kept.size == 0:
         raise ValueError(f"{table.origin} has no row for any of {list_names(wanted)}; leave this file out.")
-    rest = {name: column.iloc[kept].reset_index(drop=True) for name, column in table.columns.items()}
-    rows = table.take(kept, rest)
+    selected = {name: column.iloc[kept].reset_index(drop=True) for name, column in table.columns.items()}
+    rows = table.take(kept, selected)
     measured = as_numbers_of_column(rows, value, UNKNOWN_FIX, may_miss=True)
-    own = {name: pd.Series(np.where(observed[kept] == name, measured, np.nan)) for name in wanted}
-    return table.take(kept, rest | own)
+    channels = {name: pd.Series(np.where(observed[kept] == name, measured, np.nan)) for name in wanted}
+    return table.take(kept, selected | channels)
 
 
 # By covariate, then by trajectory; `default` applies to all other trajectories.
@@ -314,7 +316,7 @@ ANY_TRAJECTORY = "default"
 
 
 def as_numbers(covariates: Sequence[str] | CovariateNumbers) -> dict[str, dict[str, float]]:
-    """Covariate numbers by name and trajectory; empty if `covariates` names columns.
+    """Returns covariate numbers by name and trajectory; empty if `covariates` names columns.
 
     **Raises:** `ValueError` if a value is not a finite number.
     """
@@ -322,11 +324,11 @@ def as_numbers(covariates: Sequence[str] | CovariateNumbers) -> dict[str, dict[s
         return {}
     for name, numbers in covariates.items():
         check_numbers(name, numbers)
-    return {str(name): {str(key): float(value) for key, value in each.items()} for name, each in covariates.items()}
+    return {str(name): {str(key): float(value) for key, value in values.items()} for name, values in covariates.items()}
 
 
 def check_numbers(name: str, numbers: object) -> None:
-    """Refuses numbers of a covariate that are not finite, or not by trajectory."""
+    """Rejects numbers of a covariate that are not finite, or not by trajectory."""
     if not is_mapping(numbers):
         raise ValueError(
             f"covariates.{name} must map trajectories to numbers, such as {{'A': 1.0, 'default': 0.0}}, "
@@ -340,12 +342,15 @@ def check_numbers(name: str, numbers: object) -> None:
 def with_covariates(data: Data, constants: dict[str, dict[str, float]], units: Mapping[str, str]) -> Data:
     """Appends these covariates to the inputs of the dataset.
 
-    **Raises:** `ValueError` if a trajectory has no number and there is no `default`.
+    **Raises:** `ValueError` if a trajectory has neither a number nor a `default`.
     """
     if not constants:
         return data
     values = np.array(
-        [[find_covariates(of, name, each) for name, of in constants.items()] for each in data.trajectories]
+        [
+            [find_covariates(numbers, name, trajectory) for name, numbers in constants.items()]
+            for trajectory in data.trajectories
+        ]
     )
     wide = np.broadcast_to(values[:, None, :], (*data.ts.shape, len(constants)))
     return replace(

@@ -1,4 +1,4 @@
-"""Numbers as people write them: decimal points or commas, and marks that group thousands."""
+"""Number formats: decimal points or commas, and thousands separators."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from .table import RawTable, missing_values, parts_of_cell
 if TYPE_CHECKING:
     import pandas
 
-# What may group thousands beside the point and the comma: apostrophes and blanks.
+# Thousands separators besides the point and the comma: apostrophes and blanks.
 BLANKS = " \u00a0\u202f"
 GROUP_SIGNS = f"'’{BLANKS}"
 MARKED = re.compile(rf"\d[,{GROUP_SIGNS}]\d|,\d|\d,|\.\d+\.")
@@ -20,19 +20,19 @@ ONE_MARK = re.compile(r"[+-]?\d*([.,]?)\d*(?:[eE][+-]?\d+)?")
 THOUSANDS = re.compile(
     rf"[+-]?[1-9]\d{{0,2}}(?P<group>[.,{GROUP_SIGNS}])\d{{3}}(?:(?P=group)\d{{3}})*(?:(?P<decimal>[.,])\d*)?"
 )
-# One mark with three digits behind it, such as 1,234: a decimal mark, or one that groups thousands.
+# One mark followed by three digits, such as 1,234: a decimal mark, or a thousands separator.
 UNSURE = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
 class Marks(NamedTuple):
-    """The decimal mark of a table, and the marks that group thousands in it."""
+    """Decimal mark and thousands separators of a table."""
 
     decimal: str
     groups: frozenset[str]
 
     @property
     def notes(self) -> list[str]:
-        """A sentence on marks that others may take in another way."""
+        """A sentence on marks that can be misread."""
         names = {"'": "apostrophes", "’": "apostrophes", ",": "commas", ".": "points"}
         grouping = " and ".join(sorted({names.get(mark, "blanks") for mark in self.groups}))
         thousands = [f"{grouping} group thousands"] if self.groups else []
@@ -45,7 +45,7 @@ class Marks(NamedTuple):
 def table_of_columns(
     columns: dict[str, "pandas.Series"], roles: Roles, options: ReadingOptions, origin: str
 ) -> RawTable:
-    """A table of columns that may hold texts, whose numbers are rewritten as in a text file."""
+    """Builds a table from columns that can hold text, whose numbers are rewritten as in a text file."""
     import pandas as pd
 
     table = RawTable(origin, columns, missing=missing_values(options.missing))
@@ -61,14 +61,14 @@ def table_of_columns(
 def with_plain_numbers(
     table: RawTable, channels: Sequence[str], decimal: str | None, *, is_comma_free: bool
 ) -> RawTable:
-    """Rewrites numbers of these columns with a decimal point and nothing else.
+    """Rewrites numbers of these columns with a decimal point and without separators.
 
     **Arguments:**
 
-    - `decimal`: the decimal mark, if the user has given it.
-    - `is_comma_free`: whether commas separate no columns, so that a lone `1,234` has a decimal comma.
+    - `decimal`: the decimal mark, if the user specified it.
+    - `is_comma_free`: whether commas are not column separators, so that a lone `1,234` has a decimal comma.
 
-    **Raises:** `ValueError` if some numbers have a point and others a comma as their decimal mark, or nothing tells.
+    **Raises:** `ValueError` if decimal points and decimal commas are mixed, or the decimal mark is ambiguous.
     """
     columns = {name: table.columns[name] for name in channels}
     if not any(MARKED.search("\n".join(map(str, column))) for column in columns.values()):
@@ -91,7 +91,7 @@ def with_plain_numbers(
 
 
 def find_marks(table: RawTable, columns: dict[str, "pandas.Series"], decimal: str | None, is_comma_free: bool) -> Marks:
-    """The marks of a table by what its numbers can mean."""
+    """Infers the marks of a table from the possible readings of its numbers."""
     sure: dict[str, tuple[int, str, str]] = {}
     unsure: dict[str, tuple[int, str, str]] = {}
     groups: set[str] = set()
@@ -108,8 +108,8 @@ def find_marks(table: RawTable, columns: dict[str, "pandas.Series"], decimal: st
                     sure.setdefault(grouped["decimal"], (row, name, text))
     if decimal is None:
         decimal = choose_decimal(table, sure, unsure, groups, is_comma_free)
-    other = "." if decimal == "," else ","
-    return Marks(decimal, frozenset(groups | ({other} if other in unsure else set[str]())) - {decimal})
+    other_mark = "." if decimal == "," else ","
+    return Marks(decimal, frozenset(groups | ({other_mark} if other_mark in unsure else set[str]())) - {decimal})
 
 
 def choose_decimal(
@@ -119,12 +119,12 @@ def choose_decimal(
     groups: set[str],
     is_comma_free: bool,
 ) -> str:
-    """The decimal mark, by where each mark was seen in a number first."""
+    """Chooses the decimal mark from the first number in which each mark occurs."""
     if len(sure) == 2 or (not sure and len(unsure) == 2):
-        (row, name, value), (other, other_name, other_value) = (sure or unsure)["."], (sure or unsure)[","]
+        (row, name, value), (comma_row, other_name, other_value) = (sure or unsure)["."], (sure or unsure)[","]
         raise ValueError(
-            f"{table.at(row, name)}: {value!r} has a decimal point, but {other_value!r} in {table.row(other)}, column "
-            f"{other_name!r} has a decimal comma; use one decimal mark in all numbers."
+            f"{table.at(row, name)}: {value!r} has a decimal point, but {other_value!r} in {table.row(comma_row)}, "
+            f"column {other_name!r} has a decimal comma; use one decimal mark in all numbers."
         )
     if sure:
         return next(iter(sure))

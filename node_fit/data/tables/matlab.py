@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import h5py
 
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# Where HDF5 begins in a MATLAB file, behind MATLAB's own header.
+# Position of the HDF5 data in a MATLAB file, after MATLAB's own header.
 USER_BLOCK = 512
-# The kinds of MATLAB's variables that are numbers or characters.
+# MATLAB types of variables that are numbers or characters.
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 PLAIN_CLASSES = ("double", "single", "logical", "char", *INTEGERS)
 
@@ -30,14 +30,14 @@ def is_version_73(path: Path) -> bool:
 
 
 def read_mat(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads the variables of a MATLAB file, or the fields of a struct, each a column or a stack of columns."""
+    """Reads the variables of a MATLAB file, or the fields of a struct; each is a column or a stack of columns."""
     from scipy.io import loadmat
 
     if is_version_73(path):
         return read_version_73(path, roles, options)
     try:
         variables = loadmat(path, chars_as_strings=True)
-    except Exception as error:  # SciPy's parser may raise anything
+    except Exception as error:  # SciPy's parser can raise anything
         raise read_error(path, "MATLAB", error) from None
     variables = {name: array for name, array in variables.items() if not name.startswith("__")}
     variables, notes = fields_of_struct(path, variables, options.sheet)
@@ -45,9 +45,9 @@ def read_mat(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
 
 
 def fields_of_struct(path: Path, variables: Arrays, name: str | None) -> tuple[Arrays, list[str]]:
-    """The fields of a struct, and a sentence if it is read unasked, as the only variable; else all variables.
+    """Returns the fields of a struct, with a note if it was selected as the only variable; else all variables.
 
-    **Raises:** `ValueError` if `name` is no struct.
+    **Raises:** `ValueError` if `name` is not a struct.
     """
     structs = [key for key, array in variables.items() if array.dtype.names is not None and array.size == 1]
     if name is None and not (len(variables) == 1 and structs):
@@ -61,7 +61,7 @@ def fields_of_struct(path: Path, variables: Arrays, name: str | None) -> tuple[A
 
 
 def read_version_73(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads variables of MATLAB 7.3, or the fields of a struct, which is a group there."""
+    """Reads variables of MATLAB 7.3, or the fields of a struct, which is stored as a group."""
     with open_hdf5(path, "MATLAB 7.3") as file:
         group, notes = choose_group(path, file, options.sheet, hidden=("#refs#", "#subsystem#"))
         names = [name for name in group if name not in ("#refs#", "#subsystem#")]
@@ -69,7 +69,7 @@ def read_version_73(path: Path, roles: Roles, options: ReadingOptions) -> RawTab
 
 
 def matlab_array(path: Path, group: "h5py.Group", name: str) -> np.ndarray:
-    """A variable in MATLAB's order of axes; characters as texts."""
+    """Reads a variable in MATLAB's order of axes; characters as texts."""
     dataset = check_dataset(path, group, name)
     kind = dataset.attrs.get("MATLAB_class", b"double")
     kind = kind.decode() if isinstance(kind, bytes) else str(kind)

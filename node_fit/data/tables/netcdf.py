@@ -1,4 +1,4 @@
-"""Reads NetCDF files, and datasets of xarray: variables over time, and over one more dimension for trajectories."""
+"""Reads NetCDF files and xarray datasets: variables over time, and over one more dimension for trajectories."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from .table import RawTable, read_error
 if TYPE_CHECKING:
     import xarray
 
-# The beginning of files of the third version, whose values are not packed.
+# First bytes of the classic format, whose values are not packed.
 CLASSIC = b"CDF"
 
 
@@ -25,7 +25,7 @@ def is_classic(path: Path) -> bool:
 
 
 def read_netcdf(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads the variables of a NetCDF file that the roles name; its conventions of times, gaps and scales are kept."""
+    """Reads the variables of a NetCDF file named by the roles; applies its conventions of times, gaps and scales."""
     require_extra("xarray", path, "netcdf")
     import xarray
 
@@ -40,23 +40,23 @@ def read_netcdf(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
         if str(path) in str(error) or isinstance(error, MemoryError):
             raise
         raise read_error(path, "NetCDF", error) from None
-    except Exception as error:  # The parsers of a damaged file may raise anything.
+    except Exception as error:  # The parsers of a damaged file can raise anything.
         raise read_error(path, "NetCDF", error) from None
 
 
 def table_of_dataset(dataset: "xarray.Dataset", roles: Roles, origin: str) -> RawTable:
-    """The needed variables of a dataset of xarray, as columns.
+    """Converts the needed variables of an xarray dataset to columns.
 
-    Variables are over the dimension of the time, or over that and another one, whose values then name trajectories.
+    Variables have the time dimension, or the time dimension and another one whose values name trajectories.
 
     **Raises:** `ValueError` if a variable has other dimensions, or none is needed.
     """
     import pandas as pd
 
     names = list(dataset.variables)
-    found = list(roles.find(names, origin))
-    dims = [dim for name in found for dim in dataset[name].dims]
-    time_dim = dims_of_time(dataset, roles, found)
+    variables = list(roles.find(names, origin))
+    dims = [dim for name in variables for dim in dataset[name].dims]
+    time_dim = dims_of_time(dataset, roles, variables)
     others = list(dict.fromkeys(dim for dim in dims if dim != time_dim))
     if len(others) > 1:
         raise ValueError(
@@ -66,21 +66,23 @@ def table_of_dataset(dataset: "xarray.Dataset", roles: Roles, origin: str) -> Ra
     order = [*others, *([] if time_dim is None else [time_dim])]
     sizes = [dataset.sizes[dim] for dim in order]
     columns: dict[str, pd.Series] = {}
-    for name in found:
+    for name in variables:
         variable = dataset[name].variable.set_dims({dim: dataset.sizes[dim] for dim in order}).transpose(*order)
         columns[name] = pd.Series(np.ascontiguousarray(variable.values).reshape(-1))
-    given = {name: dataset[name].attrs.get("units") for name in found}
-    units = {name: unit for name, unit in given.items() if isinstance(unit, str)}
+    attributes = {name: dataset[name].attrs.get("units") for name in variables}
+    units = {name: unit for name, unit in attributes.items() if isinstance(unit, str)}
     if not others:
         return RawTable(origin, columns, units=units)
     labels = dataset[others[0]].values if others[0] in dataset.variables else np.arange(sizes[0])
-    own = np.repeat(np.array([str(label) for label in labels], dtype=object), sizes[1] if len(sizes) > 1 else 1)
+    names_of_rows = np.repeat(
+        np.array([str(label) for label in labels], dtype=object), sizes[1] if len(sizes) > 1 else 1
+    )
     rows = np.tile(np.arange(sizes[1] if len(sizes) > 1 else 1), sizes[0])
-    return RawTable(origin, columns, rows=rows, own=own, units=units)
+    return RawTable(origin, columns, rows=rows, own=names_of_rows, units=units)
 
 
 def dims_of_time(dataset: "xarray.Dataset", roles: Roles, names: Sequence[str]) -> str | None:
-    """The dimension along which time runs: that of the time's variable, or the last of the first variable."""
+    """Returns the dimension of time: that of the time's variable, or the last one of the first variable."""
     dims = dataset[roles.time if roles.time is not None else names[0]].dims
     return dims[-1] if dims else None
 

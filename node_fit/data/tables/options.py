@@ -1,4 +1,4 @@
-"""How tables are written, where the reader shall not recognise it by itself."""
+"""User options that override the detected layout of tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,25 +14,24 @@ ROW_ORDERS = ("auto", "written", "sorted")
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How a table is written; what is None or `auto` is recognised, and a note of the dataset says what as.
+    """Layout of a table; values of None or `auto` are detected and reported in the notes of the dataset.
 
     **Arguments:**
 
-    - `header`: the line of a text file that names the columns, counted from 1; in a spreadsheet, its row.
-    - `first_row`: the line of the first row below it; lines between are left out, such as a row of units.
+    - `header`: line of a text file with the column names, counted from 1; in a spreadsheet, its row.
+    - `first_row`: line of the first data row below it; lines between, such as a row of units, are skipped.
     - `decimal`: the decimal mark, a point or a comma; the other one then groups thousands.
-    - `missing`: what stands for a missing value, words or numbers such as `-999`, in place of the common words. An
-      empty cell is always missing.
+    - `missing`: markers of a missing value, words or numbers such as `-999`, in place of the common words. An empty
+      cell is always missing.
     - `sheet`: the sheet of a spreadsheet, the group of an HDF5 or NetCDF file, or the struct of a MATLAB file.
-    - `time_format`: one of `TIME_FORMATS`; `number` takes numbers as they are.
-    - `input_gaps`: how an input goes on where a row has no value of it: `linear` between the values around, `hold`
-      for the last value, `none` to refuse such rows; or one of these for each input, by name.
-    - `repeats`: rows of a trajectory at one time: their `mean`, or `none` to refuse them. `auto` takes the mean where
-      at least half of the times repeat.
-    - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` turns rows round whose last one comes
-      first.
+    - `time_format`: one of `TIME_FORMATS`; `number` leaves numbers unchanged.
+    - `input_gaps`: how to fill rows without a value of an input: `linear` between the values around, `hold` for the
+      last value, `none` to reject such rows; or one of these for each input, by name.
+    - `repeats`: treatment of several rows of a trajectory at one time: their `mean`, or `none` to reject them. `auto`
+      takes the mean if at least half of the times repeat.
+    - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` reverses rows in descending order.
 
-    **Raises:** `ValueError` if a value is none of these.
+    **Raises:** `ValueError` if a value is not allowed.
     """
 
     header: int | None = None
@@ -72,7 +71,7 @@ class ReadingOptions:
             check_choice(key, gap, GAPS)
 
     def gap_of(self, name: str) -> str:
-        """How the input `name` goes on where it has no value."""
+        """Returns how gaps of the input `name` are filled."""
         return self.input_gaps if isinstance(self.input_gaps, str) else self.input_gaps.get(name, "auto")
 
 

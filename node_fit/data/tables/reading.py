@@ -1,4 +1,4 @@
-"""Reads a file as a table: which file is meant, what memory it takes, which reader is for it; and how sure it is."""
+"""Readers of files: finding the files, limiting memory, choosing the reader, and reading standard deviations."""
 
 import glob
 import gzip
@@ -35,13 +35,13 @@ from .times import check_unit
 
 
 def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files that a path, a list of paths or a glob names; those of a glob in alphabetical order.
+    """Finds the files that a path, a list of paths or a glob names; those of a glob in alphabetical order.
 
     **Raises:** `FileNotFoundError` with the nearest existing file; `ValueError` for a folder or a file named twice.
     """
     check_argument("path", path, str | Path | Sequence[str | Path], "a file, a list of files or a glob")
     paths = [path] if isinstance(path, (str, Path)) else list(path)
-    files = [file for each in paths for file in expand(Path(each).expanduser())]
+    files = [file for name in paths for file in expand(Path(name).expanduser())]
     if not files:
         raise ValueError("path is an empty list; name at least one file.")
     twice = [file for file in files if files.count(file) > 1]
@@ -57,15 +57,15 @@ def expand(path: Path) -> list[Path]:
     if path.exists():
         return [path]
     if glob.has_magic(str(path)):
-        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir())
-        if found:
-            return found
+        matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir())
+        if matches:
+            return matches
         raise FileNotFoundError(f"no file matches {path}; check the pattern and the working directory, {Path.cwd()}.")
     raise FileNotFoundError(missing(path))
 
 
 def missing(path: Path) -> str:
-    """Error message for a file that does not exist."""
+    """Returns the error message for a file that does not exist."""
     if not path.parent.is_dir():
         return f"{path} does not exist, nor does the folder {path.parent}; check the path."
     near = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
@@ -76,28 +76,28 @@ def missing(path: Path) -> str:
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
-    """A name for each file: its stem, or the whole path for every file if two stems are the same."""
+    """Names each file by its stem, or all files by their whole paths if two stems are the same."""
     short = [file.name.removesuffix(".gz").rsplit(".", 1)[0] or file.name for file in files]
     return short if len(set(short)) == len(short) else [str(file) for file in files]
 
 
-# What a table may take by default [bytes].
+# Default memory limit of a table [bytes].
 MOST_BYTES = 1e9
-# Text is held as a string for each value, which takes several times its size.
+# Memory of a text relative to its size, since each value is held as a string.
 TEXT = 4
 PIECE_BYTES = 1 << 20
-# The type of a packed variable in a MATLAB file.
+# Type of a packed variable in a MATLAB file.
 COMPRESSED = 15
-# Of a packed variable, SciPy holds the bytes and the array that it makes of them.
+# Memory of a packed variable relative to its size: SciPy holds the bytes and the array made from them.
 UNPACKED_COPIES = 2
-# What a number or a reference to a text takes [bytes].
+# Memory of a number or a reference to a text [bytes].
 POINTER = 8
 
 
 def check_file_size(path: Path, most: float) -> None:
-    """Refuses a file that takes too much memory; a small file may unpack to a large one.
+    """Rejects a file that takes too much memory; a small file can unpack to a large one.
 
-    **Arguments:** `path`: an existing file; `most`: what it may take [bytes].
+    **Arguments:** `path`: an existing file; `most`: memory limit [bytes].
 
     **Raises:** `ValueError` that names the key that raises the limit.
     """
@@ -105,7 +105,7 @@ def check_file_size(path: Path, most: float) -> None:
         size = format_of(path).unpacked_size(path, most)
     except (PermissionError, MemoryError):
         raise
-    except Exception:  # The parsers of damaged files may raise anything; the reader reports it.
+    except Exception:  # The parsers of damaged files can raise anything; the reader reports it.
         return
     if size > most:
         raise ValueError(
@@ -115,7 +115,7 @@ def check_file_size(path: Path, most: float) -> None:
 
 
 def size_of_text(path: Path, most: float) -> int:
-    """The memory of a text file; of a compressed one at least, since unpacking ends beyond the limit."""
+    """Computes the memory of a text file; for a compressed one a lower bound, as unpacking stops beyond the limit."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
@@ -126,13 +126,13 @@ def size_of_text(path: Path, most: float) -> int:
                 while TEXT * size <= most and (piece := file.read(PIECE_BYTES)):
                     size += len(piece)
         except (OSError, EOFError, zlib.error):
-            pass  # The reader says that it is damaged, once it has unpacked as much.
+            pass  # The reader reports the damage after unpacking the same part.
     return TEXT * size
 
 
 def size_of_npz(path: Path, most: float) -> int:
     with zipfile.ZipFile(path) as file:
-        return sum(each.file_size for each in file.infolist())
+        return sum(member.file_size for member in file.infolist())
 
 
 def size_of_npy(path: Path, most: float) -> int:
@@ -140,7 +140,7 @@ def size_of_npy(path: Path, most: float) -> int:
 
 
 def size_of_mat(path: Path, most: float) -> int:
-    """The memory of a MATLAB file: of level 5, SciPy unpacks every variable, and copies what it has unpacked."""
+    """Computes the memory of a MATLAB file; at level 5, SciPy unpacks every variable and copies the result."""
     if is_version_73(path):
         return size_of_hdf5(path, most)
     size, stored = 0, path.stat().st_size
@@ -149,7 +149,7 @@ def size_of_mat(path: Path, most: float) -> int:
         while size <= most and len(tag := file.read(8)) == 8:
             kind, length = struct.unpack(f"{order}II", tag)
             if length > stored:
-                return 0  # Damaged, which the reader says.
+                return 0  # Damaged, which the reader reports.
             if kind != COMPRESSED:
                 size += length
                 file.seek(length, 1)
@@ -164,7 +164,7 @@ def size_of_mat(path: Path, most: float) -> int:
 
 
 def size_of_parquet(path: Path, most: float) -> int:
-    """The memory of a Parquet file: of text as it is stored, since the reader shares it among rows."""
+    """Computes the memory of a Parquet file; text counts as stored, since the reader shares it among rows."""
     import pyarrow.parquet as pq
 
     content = pq.read_metadata(path)
@@ -173,18 +173,17 @@ def size_of_parquet(path: Path, most: float) -> int:
         group = content.row_group(index)
         for place in range(group.num_columns):
             chunk, column = group.column(place), content.schema.column(place)
-            # A value of a fixed length may be stored once and be meant many times.
+            # A value of fixed length can be stored once and be referenced many times.
             width = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else POINTER
             size += max(chunk.total_uncompressed_size, chunk.num_values * max(width, POINTER))
     return size
 
 
 class Format(NamedTuple):
-    """How the files of a format are read.
+    """Functions that read the files of a format.
 
-    - `read`: reads the columns that the roles name, by the user's options.
-    - `unpacked_size`: what a file takes in memory, at least [bytes]; it may end once that is more than the second
-      argument.
+    - `read`: reads the columns named by the roles, with the user's options.
+    - `unpacked_size`: lower bound of a file's memory [bytes]; it can stop once that exceeds the second argument.
     """
 
     read: Callable[[Path, Roles, ReadingOptions], RawTable]
@@ -194,7 +193,7 @@ class Format(NamedTuple):
 HDF5, NETCDF = Format(read_hdf5, size_of_hdf5), Format(read_netcdf, size_of_netcdf)
 FEATHER, JSON_LINES = Format(read_feather, size_of_feather), Format(read_json_lines, size_of_text)
 TEXT_FORMAT, PARQUET = Format(read_text, size_of_text), Format(read_parquet, size_of_parquet)
-# By how a file ends; any other is text.
+# Formats by file extension; all other files are text.
 FORMATS = {
     ".parquet": PARQUET,
     ".pq": PARQUET,
@@ -233,7 +232,7 @@ def make_roles(
     time_of_day: str | None = None,
     occasion: str | None = None,
 ) -> Roles:
-    """Roles of columns from the arguments of `Dataset.from_file`; covariates given as numbers have no column."""
+    """Builds the roles of columns from the arguments of `Dataset.from_file`; numeric covariates have no column."""
     return Roles(
         time=time,
         states=as_names(states, "states"),
@@ -264,10 +263,10 @@ def read_files(
     options: ReadingOptions = AS_RECOGNISED,
     censored: bool = False,
 ) -> Assembled[Data]:
-    """Reads trajectories of a kind from files like `Dataset.from_file`, but without covariates given as numbers.
+    """Reads trajectories of a kind from files like `Dataset.from_file`, but without numeric covariates.
 
-    **Arguments:** `rename`: columns of the files, by their names in the dataset. `is_dated`: as of `assemble`.
-    `censored`: whether states may be limits, such as `<0.5`, or intervals.
+    **Arguments:** `rename`: columns of the files, by their names in the dataset. `is_dated`: as in `assemble`.
+    `censored`: whether states can be limits, such as `<0.5`, or intervals.
     """
     check_unit(time_unit, roles.time is not None)
     files, columns = find_files(path), roles.named(rename)
@@ -289,11 +288,12 @@ def with_limits(
     *,
     censored: bool,
 ) -> Assembled[Data]:
-    """Trajectories whose states may be limits, which a second arrangement of the same tables marks, or intervals, whose
-    lower ends a third one has.
+    """Arranges trajectories whose states can be limits or intervals.
 
-    **Arguments:** `tables`, `rename`: as they are read, and their columns by their names in the dataset. `arrange`:
-    makes trajectories of tables by roles.
+    A second arrangement of the same tables has the marks of limits, a third one the lower ends of intervals.
+
+    **Arguments:** `tables`, `rename`: tables as read, and their columns by their names in the dataset. `arrange`:
+    function that builds trajectories from tables and roles.
 
     **Raises:** `ValueError` if a limit would be averaged with other measurements.
     """
@@ -312,11 +312,11 @@ def with_limits(
     has_intervals = any(part.lower is not None for part in parts)
     lower = beside([part.lower or part.numbers for part in parts]) if has_intervals else None
     if values.counts is not None and ((values.counts > 1) & (sides != 0)).any():
-        row, at, state = np.argwhere((values.counts > 1) & (sides != 0))[0]
+        row, time, state = np.argwhere((values.counts > 1) & (sides != 0))[0]
         data = values.data
         raise ValueError(
             f"{data.states[state]!r} has a limit among repeated measurements of trajectory {data.trajectories[row]!r} "
-            f"at {data.time} = {data.ts[row, at]:g}, which has no mean; make each repeat a trajectory of its own."
+            f"at {data.time} = {data.ts[row, time]:g}, which has no mean; make each repeat a trajectory of its own."
         )
     other_end = None if lower is None else np.where((sides < 0) & (lower != values.data.ys), lower, np.nan)
     return replace(values, data=replace(values.data, censored=sides.astype(np.int8), other_end=other_end))
@@ -327,7 +327,7 @@ def without_columns(table: RawTable, names: Sequence[str]) -> RawTable:
 
 
 def columns_of_states(table: RawTable, roles: Roles) -> list[str]:
-    """The columns of a table that hold values of states, without those of their standard deviations."""
+    """Returns the columns of a table that hold values of states, without those of their standard deviations."""
     if roles.series:
         return [name for name in table.columns if name not in roles.fixed and not roles.is_deviation(name)]
     return [roles.value] if roles.value is not None else list(roles.measured)
@@ -338,14 +338,14 @@ class ColumnsFound(Exception):
 
 
 class AnyColumns(Roles):
-    """Roles of a file whose columns are only asked for."""
+    """Roles of a file that is read only for the names of its columns."""
 
     def find(self, names: Sequence[str], origin: str) -> dict[str, int]:
         raise ColumnsFound(*names)
 
 
 def column_names(path: Path, options: ReadingOptions = AS_RECOGNISED) -> list[str]:
-    """The names of a file's columns.
+    """Returns the names of a file's columns.
 
     **Raises:** `FileNotFoundError`, or `ValueError` if the file can't be read.
     """
@@ -372,7 +372,7 @@ def read_file(
         raise ValueError(f"{path} can't be read; change its permissions.") from None
 
 
-# Standard deviations of measurements, as one says them of a table.
+# Standard deviations of measurements, as specified by users.
 
 # `estimate`, a number or a formula for every state, or by state a number, the name of a column, numbers of
 # `NOISE_PARTS`, or a formula (`NoiseFormula`).
@@ -390,12 +390,12 @@ OF_STATE = (
 def sigma_columns(
     sigma: object, states: Sequence[str], *, by_row: bool = True, is_wide: bool = False
 ) -> tuple[str, ...]:
-    """Checks `sigma`, and gives the columns that it names.
+    """Checks `sigma`, and returns the columns that it names.
 
-    **Arguments:** `by_row`: whether a row of the table is of one time, and so has a place for such columns. `is_wide`:
-    whether each trajectory is a column, and so a column of standard deviations may be a pattern.
+    **Arguments:** `by_row`: whether each row of the table has one time, so that it can hold such columns. `is_wide`:
+    whether each trajectory is a column, so that a column of standard deviations can be a pattern.
 
-    **Raises:** `ValueError` that names the state and says what to pass.
+    **Raises:** `ValueError` that names the state and the expected form.
     """
     if not is_mapping(sigma):
         if sigma != ESTIMATE and not is_formula(sigma):
@@ -413,8 +413,8 @@ def sigma_columns(
         elif not isinstance(given, str) or not given:
             check_deviation(given, f"sigma of {name!r}", OF_STATE)
     formulas = [is_formula(given, str(name) if is_wide else None) for name, given in sigma.items()]
-    own = zip(sigma.values(), formulas, strict=True)
-    columns = tuple(dict.fromkeys(given for given, is_text in own if isinstance(given, str) and not is_text))
+    entries = zip(sigma.values(), formulas, strict=True)
+    columns = tuple(dict.fromkeys(given for given, is_text in entries if isinstance(given, str) and not is_text))
     if columns and any(formulas):
         raise ValueError(
             f"sigma names the column {columns[0]!r} beside a formula; give numbers, or formulas, for all states."
@@ -428,7 +428,7 @@ def sigma_columns(
 
 
 def with_columns(states: Sequence[str], columns: Sequence[str]) -> Sequence[str]:
-    """What a table is read for: the states, and after them the columns of standard deviations."""
+    """Returns the columns to read: the states, followed by the columns of standard deviations."""
     return (*states, *columns) if columns else states
 
 
@@ -445,11 +445,11 @@ def check_noise_parts(given: Mapping[object, object], name: str) -> None:
 
 
 def with_sigma(assembled: Assembled[Data], sigma: Sigma, states: Sequence[str]) -> Data:
-    """The data with the standard deviations of their measurements.
+    """Adds the standard deviations of the measurements to the data.
 
     **Arguments:**
 
-    - `assembled`: the states, and after them the columns that `sigma` names.
+    - `assembled`: the states, followed by the columns that `sigma` names.
     - `sigma`: as in `Dataset.from_file`.
     - `states`: names of the states.
 
@@ -458,14 +458,14 @@ def with_sigma(assembled: Assembled[Data], sigma: Sigma, states: Sequence[str]) 
     data, counts = assembled.data, assembled.counts
     if sigma == ESTIMATE:
         return data
-    given = {name: sigma[name] if isinstance(sigma, Mapping) else sigma for name in states}
+    entries = {name: sigma[name] if isinstance(sigma, Mapping) else sigma for name in states}
     count = len(states)
     ys, columns = data.ys[..., :count], named_columns(data, count)
-    if not columns and any(map(is_formula, given.values())):
-        return replace(data, noise=read_formulas(given, states))
-    parts = [read_deviation(each, ys[..., index], columns) for index, each in enumerate(given.values())]
-    if counts is not None:  # A column of standard deviations holds those of means already.
-        shares = [1.0 if isinstance(each, str) else counts[..., i] ** -0.5 for i, each in enumerate(given.values())]
+    if not columns and any(map(is_formula, entries.values())):
+        return replace(data, noise=read_formulas(entries, states))
+    parts = [read_deviation(entry, ys[..., index], columns) for index, entry in enumerate(entries.values())]
+    if counts is not None:  # A column of standard deviations already holds those of means.
+        shares = [1.0 if isinstance(entry, str) else counts[..., i] ** -0.5 for i, entry in enumerate(entries.values())]
         parts = [part * share for part, share in zip(parts, shares, strict=True)]
     units = {name: unit for name, unit in data.units.items() if name not in columns}
     return replace(
@@ -482,7 +482,7 @@ def with_sigma(assembled: Assembled[Data], sigma: Sigma, states: Sequence[str]) 
 def read_deviation(
     given: float | str | Mapping[str, object], values: np.ndarray, columns: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """The standard deviations of a state's values; the relative part is taken of what was measured."""
+    """Returns the standard deviations of a state's values; the relative part is relative to the measured values."""
     if isinstance(given, str):
         return columns[given]
     if isinstance(given, Mapping):
@@ -492,5 +492,5 @@ def read_deviation(
 
 
 def named_columns(data: Trajectories, first: int) -> dict[str, Float[np.ndarray, "trajectory time"]]:
-    """The channels from a number on, by name."""
+    """Returns the channels from index `first` on, by name."""
     return {name: data.ys[..., index] for index, name in enumerate(data.states) if index >= first}

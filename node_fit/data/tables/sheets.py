@@ -1,4 +1,4 @@
-"""Reads sheets of Excel workbooks, `.xlsx`, whose cells become the texts that they would be in a text file."""
+"""Reads sheets of Excel workbooks, `.xlsx`, and converts cells to the texts that a text file would have."""
 
 import datetime
 import zipfile
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from openpyxl import Worksheet
 
 SPREADSHEETS = (".xlsx", ".xlsm")
-# Cells without a value that a sheet may have for each one with a value, and beside these; a few bytes of a file may say
-# that a row is 16,384 cells long.
+# Maximum number of empty cells per cell with a value, and number always allowed: a few bytes of a file can declare a
+# row of 16,384 cells.
 EMPTY_PER_CELL, MAX_EMPTY = 20, 1_000_000
-# The beginning of a part of a workbook, where XML would declare a document type.
+# Length of the start of a part of a workbook, where XML would declare a document type.
 PROLOGUE_BYTES = 4096
-# What a cell takes in memory, beside its share of the unpacked XML.
+# Memory of a cell relative to its share of the unpacked XML.
 XML_COPIES = 4
 
 
 def read_xlsx(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads the columns of a sheet: the one of the options, or the first."""
+    """Reads the columns of a sheet, specified by the options or the first one."""
     require_extra("openpyxl", path, "excel")
     import openpyxl
 
@@ -52,7 +52,7 @@ def read_xlsx(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
 
 
 def check_prologues(path: Path) -> None:
-    """Refuses XML with a document type, which may hold entities that expand without end."""
+    """Rejects XML with a document type, which can hold entities that expand without end."""
     with zipfile.ZipFile(path) as file:
         for part in file.infolist():
             with file.open(part) as opened:
@@ -62,26 +62,26 @@ def check_prologues(path: Path) -> None:
 
 
 def read_cells(path: Path, sheet: "Worksheet") -> Iterator[tuple[int, list[str]]]:
-    """The texts of each row that is not blank, by its number counted from 0.
+    """Reads the texts of each nonblank row, with its number counted from 0.
 
     **Raises:** `ValueError` if the sheet is damaged, or nearly all of its cells are empty.
     """
-    sheet.reset_dimensions()  # Those that a file states may be wrong.
+    sheet.reset_dimensions()  # The declared ones can be wrong.
     empty, full = 0, 0
     try:
         for number, cells in enumerate(sheet.iter_rows(values_only=True)):
             texts = [text_of_cell(cell) for cell in cells]
-            known = sum(map(bool, texts))
-            full, empty = full + known, empty + len(texts) - known + 1
+            filled = sum(map(bool, texts))
+            full, empty = full + filled, empty + len(texts) - filled + 1
             if empty > MAX_EMPTY + EMPTY_PER_CELL * full:
                 break
-            if known:
+            if filled:
                 yield number, texts
         else:
             return
     except MemoryError:
         raise
-    except Exception as error:  # Of XML, and of values that are no numbers or dates.
+    except Exception as error:  # Raised by XML, and by values that are not numbers or dates.
         raise sheet_error(path, error) from None
     raise ValueError(
         f"{path}, sheet {sheet.title!r} has over {empty:,} empty cells beside {full:,} with a value; delete empty rows "
@@ -97,7 +97,7 @@ def sheet_error(path: Path, error: Exception) -> ValueError:
 
 
 def text_of_cell(cell: object) -> str:
-    """A cell as it would be in a text file; a number with all of its digits."""
+    """Formats a cell as in a text file; numbers keep all of their digits."""
     if cell is None:
         return ""
     if isinstance(cell, datetime.datetime):
@@ -108,7 +108,7 @@ def text_of_cell(cell: object) -> str:
 def table_of_sheet(
     path: Path, rows: dict[int, list[str]], roles: Roles, options: ReadingOptions, notes: list[str]
 ) -> RawTable:
-    """The needed columns of a sheet.
+    """Builds a table from the needed columns of a sheet.
 
     **Raises:** `ValueError` if it holds no table, or a column is missing.
     """
@@ -129,11 +129,11 @@ def table_of_sheet(
 
 
 def last_used(rows: Iterable[list[str]]) -> list[int]:
-    """How many cells of each row there are up to the last with a value."""
-    return [max((at + 1 for at, text in enumerate(texts) if text), default=0) for texts in rows]
+    """Returns the number of cells of each row up to the last one with a value."""
+    return [max((position + 1 for position, text in enumerate(texts) if text), default=0) for texts in rows]
 
 
 def size_of_xlsx(path: Path, most: float) -> int:
-    """The memory of a workbook: of its unpacked XML, and of the texts of its cells."""
+    """Computes the memory of a workbook: its unpacked XML, and the texts of its cells."""
     with zipfile.ZipFile(path) as file:
         return XML_COPIES * sum(part.file_size for part in file.infolist())

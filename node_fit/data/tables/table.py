@@ -1,4 +1,4 @@
-"""A table as columns of texts or numbers, and what its texts say: numbers and names."""
+"""A table as columns of texts or numbers, and parsing of its texts as numbers and names."""
 
 import re
 from collections import Counter
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Missing(NamedTuple):
-    """What stands for a missing number: words in small letters, and numbers."""
+    """Markers of a missing number: lower-case words, and numbers."""
 
     words: frozenset[str]
     numbers: tuple[float, ...] = ()
 
 
-# Words that people, programs and loggers write for a missing number, in any case; all others are text.
+# Words that people, programs and loggers write for a missing number, in any case; all other words are text.
 MISSING_WORDS = frozenset(
     {
         *("", "na", "n/a", "n.a.", "<na>", "nan", "-nan", "null", "none", "nil", "missing"),
@@ -37,7 +37,7 @@ COMMON = Missing(MISSING_WORDS)
 
 
 def missing_values(given: Sequence[str | float | int] | None) -> Missing:
-    """What stands for a missing number, by the user's words or numbers; the common words if there are none."""
+    """Returns the markers of a missing number from the user's words or numbers; the common words if None."""
     if given is None:
         return COMMON
     numbers = [value for word in given if (value := sentinel_of(word)) is not None]
@@ -59,14 +59,14 @@ class RawTable:
 
     - `origin`: the file as the user named it, or `data frame`.
     - `columns`: a `pandas.Series` for each name; of strings, if read from a text file.
-    - `lines`: the line of each row as a text editor counts, or `None` if the source has no lines.
-    - `rows`: the row of the file that each row comes from, counted from 0; `None` if it is the same.
-    - `own`: the trajectory name of each row if the layout, not a column, identifies it; else `None`.
-    - `missing`: what stands for a missing number.
-    - `units`: units of columns, by name, where the file says them.
-    - `notes`: what was recognised as it was read, each in a sentence.
+    - `lines`: line of each row as counted in a text editor, or `None` if the source has no lines.
+    - `rows`: row of the file that each row comes from, counted from 0; `None` if it is the same.
+    - `own`: trajectory name of each row if the layout, not a column, identifies it; else `None`.
+    - `missing`: markers of a missing number.
+    - `units`: units of columns, by name, if the file contains them.
+    - `notes`: properties that were detected during reading, one sentence each.
 
-    **Raises:** `ValueError` if there are no rows.
+    **Raises:** `ValueError` if the table has no rows.
     """
 
     origin: str
@@ -86,7 +86,7 @@ class RawTable:
         return len(next(iter(self.columns.values())))
 
     def renamed(self, names: Mapping[str, str]) -> "RawTable":
-        """The table with other names of some columns."""
+        """Renames some columns of the table."""
         return replace(
             self,
             columns={names.get(name, name): column for name, column in self.columns.items()},
@@ -107,14 +107,14 @@ class RawTable:
     def take(
         self, index: Int[np.ndarray, " taken"], columns: dict[str, "pandas.Series"], own: np.ndarray | None = None
     ) -> "RawTable":
-        """A table of new columns whose rows have the positions of rows `index` of this table."""
+        """Builds a table from new columns, whose rows keep the positions of rows `index` of this table."""
         lines = None if self.lines is None else self.lines[index]
         rows = index if self.rows is None else self.rows[index]
         return replace(self, columns=columns, lines=lines, rows=rows, own=own)
 
 
 def choose_columns(names: Sequence[str], wanted: Sequence[str], origin: str) -> list[int]:
-    """Positions of the wanted columns.
+    """Returns the positions of the wanted columns.
 
     **Raises:** `ValueError` if a column is unknown, with the nearest name, or if its name appears twice.
     """
@@ -132,14 +132,14 @@ def choose_columns(names: Sequence[str], wanted: Sequence[str], origin: str) -> 
 
 
 def hint(name: str, names: Sequence[str]) -> str:
-    """A question that suggests the nearest name; empty if none is near."""
+    """Returns a question that suggests the nearest name; empty if no name is near."""
     # For `difflib`, a short name that differs only in case is not a close match.
     near = get_close_matches(name, names, n=1) or [known for known in names if known.lower() == name.lower()]
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def list_names(names: Sequence[str], most: int = 20) -> str:
-    """A list of names for a message, truncated if it is long."""
+    """Lists names for a message, truncated if there are many."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(name) for name in names[:most]) + more
 
@@ -149,9 +149,9 @@ INPUT_FIX = "inputs must be known at every time; fill it in, or remove the row."
 
 
 def as_numbers_of_column(table: RawTable, name: str, fix: str, *, may_miss: bool) -> Float[np.ndarray, " row"]:
-    """A column as float64, NaN where a value is missing.
+    """Converts a column to float64, NaN for missing values.
 
-    **Arguments:** `fix`: how the user can correct a value; `may_miss`: whether values may be missing.
+    **Arguments:** `fix`: how the user can correct a value; `may_miss`: whether values can be missing.
 
     **Raises:** `ValueError` at the first value that is text, boolean, a date, infinite, or missing.
     """
@@ -197,7 +197,7 @@ def read_numbers(table: RawTable, name: str, fix: str) -> Float[np.ndarray, " ro
 
 
 def read_plain(column: np.ndarray, missing: Missing) -> Float[np.ndarray, " row"] | None:
-    """A text column, converted at once; `None` if any value needs a closer look.
+    """Converts a text column at once; returns `None` if any value needs individual parsing.
 
     The result is the same as that of `read_number`.
     """
@@ -217,7 +217,7 @@ def read_plain(column: np.ndarray, missing: Missing) -> Float[np.ndarray, " row"
 
 
 def describe_missing(tables: Sequence[RawTable], of_names: Sequence[str | None]) -> list[str]:
-    """A sentence on words that stand for missing numbers, unless they are the plainest.
+    """Describes the words that stand for missing numbers, unless all are plain.
 
     **Arguments:** `of_names`: columns that hold names, not numbers.
     """
@@ -234,18 +234,18 @@ def describe_missing(tables: Sequence[RawTable], of_names: Sequence[str | None])
 
 
 def is_odd_word(value: str) -> bool:
-    """Whether a cell holds a word for a missing number that is none of the plainest."""
+    """Whether a cell holds a word for a missing number other than the plain ones."""
     word = value.strip().lower()
     return word in MISSING_WORDS and word not in PLAIN_WORDS
 
 
 def read_number(value: object, missing: Missing = COMMON) -> float:
-    """One value as a float; NaN if it is missing.
+    """Converts one value to a float; NaN if it is missing.
 
     **Raises:** `ValueError` or `TypeError` if it is not a number.
     """
     if isinstance(value, str):
-        # Python also accepts `1_000`, and `NAN` where that is no word for a missing value.
+        # Python also accepts `1_000`, and `NAN` even if that is not a word for a missing value.
         if "_" not in value:
             text = value.strip()
             if text.lower() in missing.words:
@@ -261,31 +261,31 @@ def read_number(value: object, missing: Missing = COMMON) -> float:
     return float(cast(float, value))
 
 
-# A value of which only a limit is known, such as `<0.5` or `> 100`, or both ends of an interval, such as `0.2..0.5`.
+# A value known only by a limit, such as `<0.5` or `> 100`, or by both ends of an interval, such as `0.2..0.5`.
 CENSORED_CELL = re.compile(
     r"\s*((?P<side><=?|>=?|≤|≥)\s*|(?P<lower>[^<>=≤≥]+?)\s*(?P<dots>\.\.)\s*)(?P<number>[^<>=≤≥]+)"
 )
 
 
 def parts_of_cell(text: str) -> list[str]:
-    """The parts of a cell without blanks around them: the sign of a limit and its number, the ends of an interval with
-    `..` between them, or a value alone."""
-    found = CENSORED_CELL.fullmatch(text)
-    if found is None:
+    """Splits a cell into stripped parts: the sign of a limit and its number, the ends of an interval with `..` between
+    them, or a single value."""
+    match = CENSORED_CELL.fullmatch(text)
+    if match is None:
         return [text.strip()]
-    return [part.strip() for part in found.group("side", "lower", "dots", "number") if part]
+    return [part.strip() for part in match.group("side", "lower", "dots", "number") if part]
 
 
 def limit_kind(text: str) -> str:
-    """What a cell of several parts says, in words."""
+    """Describes the kind of a cell with several parts."""
     return "an interval" if ".." in parts_of_cell(text) else "a limit of detection"
 
 
 class SplitTable(NamedTuple):
-    """A table whose states may be limits or intervals, in plain numbers.
+    """A table whose states can be limits or intervals, as plain numbers.
 
-    - `numbers`: of an interval the upper end. `marks`: -1 where a value lies below that, 1 where above, else 0.
-    - `lower`: of an interval the lower end, else as in `numbers`; None if there is no interval.
+    - `numbers`: values; upper ends of intervals. `marks`: -1 if the true value lies below, 1 if it lies above, else 0.
+    - `lower`: lower ends of intervals, other values as in `numbers`; None without intervals.
     """
 
     numbers: RawTable
@@ -294,7 +294,7 @@ class SplitTable(NamedTuple):
 
 
 def split_limits(table: RawTable, names: Collection[str]) -> SplitTable:
-    """Takes limits and intervals in the columns `names` apart.
+    """Splits limits and intervals in the columns `names` into numbers and marks.
 
     **Raises:** `ValueError` that names the cell, if the lower end of an interval is not below the upper one.
     """
@@ -314,7 +314,7 @@ def split_limits(table: RawTable, names: Collection[str]) -> SplitTable:
         has_intervals |= bool(intervals)
         sides = [0.0 if len(part) == 1 else 1.0 if part[0] in (">", ">=", "≥") else -1.0 for part in parts]
         marks[name] = pd.Series(np.where(absent, np.nan, sides))
-    # Numbers that stand for missing values are none among marks and ends.
+    # Numbers that stand for missing values have no such meaning among marks and ends.
     beside = replace(table, missing=table.missing._replace(numbers=()))
     return SplitTable(
         replace(table, columns=numbers),
@@ -324,9 +324,9 @@ def split_limits(table: RawTable, names: Collection[str]) -> SplitTable:
 
 
 def read_lower(table: RawTable, row: int, name: str, parts: Sequence[str]) -> float:
-    """The lower end of an interval.
+    """Parses the lower end of an interval.
 
-    **Raises:** `ValueError` if the ends are no numbers, or it is not below the upper one.
+    **Raises:** `ValueError` if the ends are not numbers, or it is not below the upper one.
     """
     where, cell = table.at(row, name), quote("".join(parts))
     try:
@@ -358,9 +358,9 @@ def is_absent(value: object) -> bool:
 
 
 def read_names(tables: Sequence[RawTable], name: str, what: str) -> list[np.ndarray]:
-    """A column of names as an array of text for each table; `what` is the thing that they name.
+    """Reads a column of names as an array of text for each table; `what` is the kind of thing that they name.
 
-    **Raises:** `ValueError` at the first missing name, and at the first that differs from another by blanks alone.
+    **Raises:** `ValueError` at the first missing name, and at the first that differs from another only by blanks.
     """
     import pandas as pd
 
@@ -368,26 +368,28 @@ def read_names(tables: Sequence[RawTable], name: str, what: str) -> list[np.ndar
     columns: list[np.ndarray] = []
     for table in tables:
         column: np.ndarray = table.columns[name].to_numpy(dtype=object)
-        codes, found = pd.factorize(column)
+        codes, names = pd.factorize(column)
         # A missing value has the code -1, which selects the last name.
-        result = np.array([*(label(value) for value in found), ""], dtype=object)[codes]
+        result = np.array([*(label(value) for value in names), ""], dtype=object)[codes]
         raise_at_first(table, name, result == "", f"the row names no {what}; fill it in, or remove the row.")
-        for code, value in enumerate(found):
+        for code, value in enumerate(names):
             if not isinstance(value, str):
                 continue
             row = int((codes == code).argmax())
-            other, there = written.setdefault(label(value), (value, f"{table.row(row)} of {table.origin}"))
-            if other != value:
+            first_spelling, first_place = written.setdefault(
+                label(value), (value, f"{table.row(row)} of {table.origin}")
+            )
+            if first_spelling != value:
                 raise ValueError(
-                    f"{table.at(row, name)}: {value!r} differs from {other!r} in {there} by blanks alone; write both "
-                    f"alike if they are one {what}, else rename one."
+                    f"{table.at(row, name)}: {value!r} differs from {first_spelling!r} in {first_place} by blanks "
+                    f"alone; write both alike if they are one {what}, else rename one."
                 )
         columns.append(result)
     return columns
 
 
 def label(value: object) -> str:
-    """A name as text. `7.0` is read as `7`, since pandas turns whole numbers into floats where others are missing."""
+    """Converts a name to text. `7.0` becomes `7`, since pandas turns whole numbers into floats in columns with gaps."""
     return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
 
 
@@ -397,7 +399,7 @@ def raise_at_first(table: RawTable, name: str, wrong: np.ndarray, sentence: str)
 
 
 def quote(value: object, most: int = 40) -> str:
-    """A value for a message, truncated if it is long."""
+    """Quotes a value for a message, truncated if it is long."""
     text = repr(value.strip()) if isinstance(value, str) else str(value)
     return text if len(text) <= most else f"{text[:most]}..."
 
@@ -407,6 +409,6 @@ def is_blank(value: object) -> bool:
 
 
 def read_error(path: Path, kind: str, error: Exception | str) -> ValueError:
-    """The error for a file that no parser of its kind can read."""
+    """Builds the error for a file that no parser of its kind can read."""
     reason = " ".join(str(error).split())
     return ValueError(f"{path} cannot be read as a {kind} file ({reason.rstrip('.')}); save it again.")

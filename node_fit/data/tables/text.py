@@ -1,4 +1,4 @@
-"""Reads delimited text, as people and instruments write it.
+"""Reads delimited text in the formats of people and instruments.
 
 Python's `csv` splits rows of text, because it never guesses the type of a value.
 """
@@ -21,7 +21,7 @@ from .options import ReadingOptions
 from .table import RawTable
 
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
-# Lines of text below the last row, such as `End of data`.
+# Maximum number of text lines below the last row, such as `End of data`.
 MAX_LINES_BELOW = 20
 SEPARATORS = "columns must be separated by commas, semicolons, tabs or blanks"
 
@@ -53,16 +53,18 @@ def read_text(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
 def table_of_texts(
     path: Path, positions: Mapping[str, int], rows: Mapping[int, Sequence[str]], units: dict[str, str], notes: list[str]
 ) -> RawTable:
-    """The needed columns of rows of texts, by the numbers of their lines."""
+    """Builds a table from the needed columns of rows of texts, keyed by line number."""
     import pandas as pd
 
     columns = {name: pd.Series([row[i] for row in rows.values()], dtype=object) for name, i in positions.items()}
-    own = {name: unit for name, unit in units.items() if name in columns}
-    return RawTable(str(path), columns, np.array(list(rows), dtype=np.int64), units=own, notes=tuple(notes))
+    units_of_columns = {name: unit for name, unit in units.items() if name in columns}
+    return RawTable(
+        str(path), columns, np.array(list(rows), dtype=np.int64), units=units_of_columns, notes=tuple(notes)
+    )
 
 
 def channels_of(table: RawTable, roles: Roles) -> list[str]:
-    """The columns that hold no names."""
+    """Returns the columns that do not hold names."""
     return [name for name in table.columns if name not in (roles.trajectory, roles.observable)]
 
 
@@ -75,9 +77,9 @@ def is_ended(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def first_header(path: Path, lines: Sequence[str], header: int | None) -> Header:
-    """The names in the first line that is not blank, or in a given one.
+    """Returns the names in the first nonblank line, or in the specified one.
 
-    **Raises:** `ValueError` if there is no such line.
+    **Raises:** `ValueError` if no such line exists.
     """
     if header is not None and not (header <= len(lines) and lines[header - 1].strip()):
         raise ValueError(f"{path}: header={header} is no line with names; it has {len(lines)} lines.")
@@ -88,16 +90,18 @@ def first_header(path: Path, lines: Sequence[str], header: int | None) -> Header
 
 
 def find_delimiter(lines: Sequence[str], header: int) -> str:
-    """The first delimiter that splits the header and the next row into equally many fields, or at least the header."""
+    """Returns the first delimiter that splits the header and the next row into equally many fields, else the header."""
     following = next((line for line in lines[header + 1 :] if line.strip()), lines[header])
-    widths = {each: len(split_line(lines[header], each)) for each in DELIMITERS}
-    matching = [each for each, width in widths.items() if width > 1 and len(split_line(following, each)) == width]
-    splitting = [each for each, width in widths.items() if width > 1]
+    widths = {delimiter: len(split_line(lines[header], delimiter)) for delimiter in DELIMITERS}
+    matching = [
+        delimiter for delimiter, width in widths.items() if width > 1 and len(split_line(following, delimiter)) == width
+    ]
+    splitting = [delimiter for delimiter, width in widths.items() if width > 1]
     return next(iter(matching or splitting), ",")
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, decompressed if they are gzipped."""
+    """Returns the bytes of a file, decompressed if they are gzipped."""
     packed = path.read_bytes()
     if not packed.startswith(b"\x1f\x8b"):
         return packed
@@ -128,13 +132,13 @@ def decode(path: Path, raw: bytes) -> str:
 
 
 def drop_comments(text: str) -> list[str]:
-    """The lines as a text editor counts them, with comments blanked."""
+    """Splits a text into lines as counted in a text editor, with comments blanked."""
     lines = list(io.StringIO(text, newline=None))
     return ["" if line.lstrip().startswith("#") else line for line in lines] if "#" in text else lines
 
 
 def check_gaps(path: Path, lines: Sequence[str], first: int, last: int) -> None:
-    """Rejects a blank line between the rows of a single column, where it may stand for a missing value."""
+    """Rejects a blank line between the rows of a single column, since it can stand for a missing value."""
     blank = next((i + 1 for i in range(first, last) if lines[i] and not lines[i].strip(' \t\r\n"')), None)
     if blank is not None:
         raise ValueError(
@@ -179,7 +183,7 @@ def records(path: Path, lines: Sequence[str], delimiter: str, first: int) -> Ite
 def ragged_row(
     path: Path, line: int, fields: Sequence[str], names: Sequence[str], header: int, delimiter: str
 ) -> ValueError:
-    """The error for a row with too many or too few fields."""
+    """Builds the error for a row with too many or too few fields."""
     decimals = ""
     if len(fields) < len(names):
         fault = f"the row ends before column {names[len(fields)]!r}"

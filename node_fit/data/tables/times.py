@@ -1,4 +1,4 @@
-"""Times of a table: numbers, timestamps, or dates that are written as numbers."""
+"""Times of a table: numbers, timestamps, or dates written as numbers."""
 
 import datetime
 import functools
@@ -25,13 +25,13 @@ SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Dates(NamedTuple):
-    """When trajectories took place.
+    """Calendar dates of trajectories.
 
     - `zero`: the instant of time 0 of each trajectory, UTC, shape `(trajectory,)`, `datetime64[us]`.
-    - `unit`: of times: `s`, `min`, `h` or `d`.
-    - `zone`: in which timestamps were written; None if they named none.
-    - `digits`: the first of dates that are written as numbers, such as `20240131`; None of others.
-    - `remark`: what else to say of how they were written.
+    - `unit`: unit of times: `s`, `min`, `h` or `d`.
+    - `zone`: time zone of the timestamps; None if they specify none.
+    - `digits`: the first date if dates are written as numbers, such as `20240131`; else None.
+    - `remark`: further remark on the format of the timestamps.
     """
 
     zero: np.ndarray
@@ -41,36 +41,36 @@ class Dates(NamedTuple):
     remark: str = ""
 
     def of(self, trajectories: np.ndarray) -> "Dates":
-        """The dates of some trajectories, by index."""
+        """Selects the dates of some trajectories by index."""
         return self._replace(zero=self.zero[trajectories])
 
     def told(self, name: str, *, chosen: bool) -> str:
-        """A sentence on the unit of a column of timestamps, and whether it was chosen by their spacing."""
+        """Describes the unit of a column of timestamps, and whether it was selected from their spacing."""
         why = f", chosen by its rows' spacing (data.time_unit={self.unit})" if chosen else ""
         written = "" if self.digits is None else f"; its numbers, such as {self.digits}, are dates"
         return f"time: {name} counts in {self.unit} from {self.first}{why}{written}{self.remark}"
 
     @property
     def first(self) -> str:
-        """The first instant of all, without a time of day if that is midnight."""
+        """The earliest instant, without a time of day if that is midnight."""
         zero: np.datetime64 = self.zero.min()
-        found = np.datetime_as_string(zero, "s").replace("T", " ").removesuffix(" 00:00:00")
-        return f"{found} UTC" if self.zone else found
+        text = np.datetime_as_string(zero, "s").replace("T", " ").removesuffix(" 00:00:00")
+        return f"{text} UTC" if self.zone else text
 
     def stamps(self, trajectories: np.ndarray, times: Float[np.ndarray, " row"]) -> "pandas.DatetimeIndex":
-        """The timestamps of times, a `pandas.DatetimeIndex` to the microsecond, in the zone that they came in.
+        """Converts times to timestamps, a `pandas.DatetimeIndex` to the microsecond, in their original zone.
 
         **Arguments:** `trajectories`: index of each time's trajectory.
         """
         import pandas as pd
 
         since = np.round(times * SECONDS[self.unit] * 1e6).astype("timedelta64[us]")
-        found = pd.DatetimeIndex(self.zero[trajectories] + since)
-        return found if self.zone is None else found.tz_localize("UTC").tz_convert(self.zone)
+        index = pd.DatetimeIndex(self.zero[trajectories] + since)
+        return index if self.zone is None else index.tz_localize("UTC").tz_convert(self.zone)
 
 
 def unit_for(seconds: float) -> str:
-    """The largest unit that is not longer than a step of so many seconds; seconds at the least."""
+    """Returns the largest unit that is not longer than a step of `seconds`, but at least seconds."""
     return next((unit for unit in ("d", "h", "min") if seconds >= SECONDS[unit]), "s")
 
 
@@ -78,7 +78,7 @@ TIME_FIX = "every row needs a time: a number, or a timestamp such as 2020-12-31 
 NO_ZONE = "not given"
 DATE = re.compile(r"\s*\d{4}-\d{2}")
 YEAR_LAST = re.compile(r"\s*(\d{1,2})[./-](\d{1,2})(?:[./-](\d{4})|[./](\d{2}))(?!\d)")
-# Years of two digits are of this century below this number.
+# Two-digit years below this number belong to this century.
 FIRST_OF_LAST_CENTURY = 70
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 NAMED_MONTH = re.compile(rf"\s*(\d{{1,2}})[-. /]({'|'.join(MONTHS)})[a-z]*[-. /]+(\d{{4}})(?!\d)", re.IGNORECASE)
@@ -87,8 +87,7 @@ ZONE = re.compile(r"[Tt ]\d{2}(?::?\d{2})*(?:[.,]\d+)?\s*(Z|[+-]\d{2}(?::?\d{2})
 
 
 class Stamps(NamedTuple):
-    """Timestamps: `instants`, a `pandas.DatetimeIndex` in UTC, the zone in which they were written, and a remark on
-    how they were."""
+    """Timestamps: `instants`, a `pandas.DatetimeIndex` in UTC, their original zone, and a remark on their format."""
 
     instants: "pandas.DatetimeIndex"
     zone: str
@@ -102,7 +101,7 @@ class Stamps(NamedTuple):
 def read_times(
     table: RawTable, name: str, unit: str | None, day_first: bool | None
 ) -> Float[np.ndarray, " row"] | Stamps:
-    """The times of a table, as numbers or as timestamps that are not yet converted.
+    """Reads the times of a table, as numbers or as timestamps that are not yet converted.
 
     **Arguments:** `day_first`: whether 01.03.2024 is in March (or in January); None if no date is written like that.
 
@@ -120,7 +119,7 @@ def read_times(
 
 
 def check_unit(unit: str | None, has_column: bool) -> None:
-    """Rejects an unknown unit, or one given without a column of times."""
+    """Rejects an unknown unit, or a unit without a column of times."""
     if unit is not None and unit not in TIME_UNITS:
         raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {unit!r}.")
     if unit is not None and not has_column:
@@ -128,7 +127,7 @@ def check_unit(unit: str | None, has_column: bool) -> None:
 
 
 def count_time(stamps: Stamps, first: "pandas.Timestamp", unit: str) -> Float[np.ndarray, " row"]:
-    """Time since the instant `first`, in `unit`."""
+    """Computes the time since the instant `first`, in `unit`."""
     import pandas as pd
 
     return ((stamps.instants - first) / pd.Timedelta(1, TIME_UNITS[unit])).to_numpy(dtype=np.float64)
@@ -143,9 +142,9 @@ def holds_stamps(column: "pandas.Series") -> bool:
     return isinstance(first, datetime.date) or bool(dated)
 
 
-# Unix times are from 2001 to 2096 [s]; and how many of other units loggers count in a second.
+# Range of Unix times, from 2001 to 2096 [s]; and number of other units of loggers per second.
 EPOCH, UNIX_UNITS = (1e9, 4e9), {"millisecond": 1e3, "microsecond": 1e6, "nanosecond": 1e9}
-# By the names that `time_format` has for them.
+# Units of Unix times by their names in `time_format`.
 UNIX_FORMATS: dict[str, tuple[str, Literal["s", "ms", "us", "ns"]]] = {
     "unix_s": ("second", "s"),
     "unix_ms": ("millisecond", "ms"),
@@ -155,9 +154,9 @@ UNIX_FORMATS: dict[str, tuple[str, Literal["s", "ms", "us", "ns"]]] = {
 
 
 def unix_unit(values: Float[np.ndarray, " row"]) -> str | None:
-    """The unit in which all of these numbers look like times since 1970, other than seconds; None if they do not.
+    """Returns the unit, other than seconds, in which all of these numbers look like Unix times; None if they do not.
 
-    Nor does a single one, of which no unit matters.
+    A single number also gives None, since its unit does not matter.
     """
     for unit, count in UNIX_UNITS.items():
         if values.size > 1 and EPOCH[0] * count <= values.min() and values.max() <= EPOCH[1] * count:
@@ -166,7 +165,7 @@ def unix_unit(values: Float[np.ndarray, " row"]) -> str | None:
 
 
 def with_unix_dates(tables: Sequence[RawTable], name: str, time_format: str | None) -> tuple[Sequence[RawTable], str]:
-    """Tables whose times are timestamps if they count milliseconds or the like since 1970, and a remark on that."""
+    """Converts Unix times in milliseconds or the like to timestamps; also returns a remark on that."""
     import pandas as pd
 
     columns = [table.columns[name] for table in tables]
@@ -174,11 +173,11 @@ def with_unix_dates(tables: Sequence[RawTable], name: str, time_format: str | No
         return tables, ""
     numbers = [as_numbers_of_column(table, name, TIME_FIX, may_miss=False) for table in tables]
     if time_format is None:
-        found = unix_unit(np.concatenate(numbers))
-        known = [each for each in UNIX_FORMATS.values() if each[0] == found]
-        if not known:
+        detected = unix_unit(np.concatenate(numbers))
+        matching = [format_entry for format_entry in UNIX_FORMATS.values() if format_entry[0] == detected]
+        if not matching:
             return tables, ""
-        unit, short = known[0]
+        unit, short = matching[0]
     else:
         unit, short = UNIX_FORMATS[time_format]
     dated: list[RawTable] = []
@@ -191,13 +190,13 @@ def with_unix_dates(tables: Sequence[RawTable], name: str, time_format: str | No
 
 
 def has_digits_alone(column: "pandas.Series") -> bool:
-    """Whether a column has a type of numbers, or its first value is a number of many digits."""
+    """Whether a column has a numeric type, or its first value is a number with many digits."""
     if column.dtype.kind in "iuf":
         return True
     return len(column) > 0 and len(as_digits(column.iloc[0])) > 12
 
 
-# Dates that are written as numbers, by how many digits they have, and the unit of the last ones.
+# Formats of dates written as numbers, by their number of digits, and the unit of the last digits.
 DIGIT_LAYOUTS: dict[int, tuple[str, Literal["D", "h", "min", "s"]]] = {
     8: ("%Y%m%d", "D"),
     10: ("%Y%m%d%H", "h"),
@@ -205,15 +204,15 @@ DIGIT_LAYOUTS: dict[int, tuple[str, Literal["D", "h", "min", "s"]]] = {
     14: ("%Y%m%d%H%M%S", "s"),
 }
 WHOLE_NUMBER = re.compile(r"\s*(\d+)(?:\.0*)?\s*", re.ASCII)
-# Longer numbers are no counts, whose steps might be the same by chance.
+# Numbers with at least this many digits are not counts, whose steps could equal those of dates by chance.
 LONG_DIGITS = 12
 FIRST_YEAR, LAST_YEAR = 1900, 2099
-# What the name of a column of dates contains.
+# Parts of the name of a date column.
 NAMED_AS_DATE = re.compile(r"date|datum|day|stamp|yyyy", re.IGNORECASE)
 
 
 class DigitDates(NamedTuple):
-    """Numbers that can be dates: as such, the first as it is written, and whether counts would have other steps."""
+    """Numbers that can be dates: as dates, the first as written, and whether counts would have other steps."""
 
     instants: "pandas.Series"
     first: str
@@ -221,7 +220,7 @@ class DigitDates(NamedTuple):
 
 
 def read_digit_dates(column: "pandas.Series") -> DigitDates | None:
-    """The dates of a column of numbers such as 20240131 or 20240131120000; None if one of them is no date."""
+    """Parses the dates of a column of numbers such as 20240131 or 20240131120000; None if one is not a date."""
     import pandas as pd
 
     first = as_digits(column.iloc[0])
@@ -240,29 +239,35 @@ def read_digit_dates(column: "pandas.Series") -> DigitDates | None:
 
 
 def as_digits(value: object) -> str:
-    """A whole number as its digits, also where it is stored as a float; empty for anything else."""
-    found = WHOLE_NUMBER.fullmatch(str(value))
-    return found[1] if found else ""
+    """Returns the digits of a whole number, even if it is stored as a float; empty for anything else."""
+    match = WHOLE_NUMBER.fullmatch(str(value))
+    return match[1] if match else ""
 
 
 def with_digit_dates(tables: Sequence[RawTable], name: str, *, is_dated: bool) -> tuple[Sequence[RawTable], str | None]:
-    """Tables whose times are timestamps if they are dates that are written as numbers, and the first of these.
+    """Converts times that are dates written as numbers to timestamps; also returns the first of these numbers.
 
-    Consecutive days of one month, say, may as well be a count, unless the name of the column says `date`.
+    Consecutive days of one month, for example, can also be a count, unless the column name contains `date`.
 
     **Arguments:** `is_dated`: whether times are known to be dates.
     """
-    found = [read_digit_dates(table.columns[name]) for table in tables]
-    dates = [each for each in found if each is not None]
-    is_dated = is_dated or NAMED_AS_DATE.search(name) is not None or any(each.is_no_count for each in dates)
+    parsed = [read_digit_dates(table.columns[name]) for table in tables]
+    dates = [columns_of_dates for columns_of_dates in parsed if columns_of_dates is not None]
+    is_dated = (
+        is_dated
+        or NAMED_AS_DATE.search(name) is not None
+        or any(columns_of_dates.is_no_count for columns_of_dates in dates)
+    )
     if len(dates) < len(tables) or not is_dated:
         return tables, None
     pairs = zip(tables, dates, strict=True)
-    return [replace(table, columns={**table.columns, name: each.instants}) for table, each in pairs], dates[0].first
+    return [
+        replace(table, columns={**table.columns, name: columns_of_dates.instants}) for table, columns_of_dates in pairs
+    ], dates[0].first
 
 
 def as_iso(value: object, day_first: bool | None) -> object:
-    """A timestamp with the year last, a month by name or hours to twelve as ISO 8601; any other value as it is."""
+    """Converts timestamps with the year last, a named month or 12-hour times to ISO 8601; returns others unchanged."""
     if not isinstance(value, str):
         return value
     if half := TO_TWELVE.search(value):
@@ -270,12 +275,12 @@ def as_iso(value: object, day_first: bool | None) -> object:
         value = f"{value[: half.start()]} {hour:02d}{half[2]}"
     if named := NAMED_MONTH.match(value):
         return f"{named[3]}-{MONTHS.index(named[2].lower()) + 1:02d}-{named[1]:0>2}{value[named.end() :]}"
-    found = YEAR_LAST.match(value) if day_first is not None else None
-    if found is None:
+    match = YEAR_LAST.match(value) if day_first is not None else None
+    if match is None:
         return value
-    day, month = found[1 if day_first else 2], found[2 if day_first else 1]
-    century = 19 if int(found[4] or 0) >= FIRST_OF_LAST_CENTURY else 20
-    return f"{found[3] or f'{century}{found[4]}'}-{month:0>2}-{day:0>2}{value[found.end() :]}"
+    day, month = match[1 if day_first else 2], match[2 if day_first else 1]
+    century = 19 if int(match[4] or 0) >= FIRST_OF_LAST_CENTURY else 20
+    return f"{match[3] or f'{century}{match[4]}'}-{month:0>2}-{day:0>2}{value[match.end() :]}"
 
 
 def tell_day_first(column: "pandas.Series") -> bool | None:
@@ -299,7 +304,7 @@ def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
             )
         values = column.astype(object).map(functools.partial(as_iso, day_first=day_first))
         zones = np.array([zone(value) for value in values])
-    # Only ISO 8601 is accepted by itself: 03/04/2020 may be a day in March or in April.
+    # Only ISO 8601 is accepted by itself: 03/04/2020 can be a day in March or in April.
     instants = pd.DatetimeIndex(pd.to_datetime(values, format="ISO8601", errors="coerce", utc=True))
     wrong = np.flatnonzero(instants.isna())
     if wrong.size:
@@ -312,9 +317,9 @@ def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
             )
         fault = "the time is missing" if is_blank(value) else f"{quote(value)} is not a timestamp"
         raise ValueError(f"{table.at(row, name)}: {fault}; {TIME_FIX}")
-    other = np.flatnonzero((zones == NO_ZONE) != (zones[0] == NO_ZONE))
-    if other.size:
-        row = int(other[0])
+    mixed = np.flatnonzero((zones == NO_ZONE) != (zones[0] == NO_ZONE))
+    if mixed.size:
+        row = int(mixed[0])
         raise ValueError(
             f"{table.at(row, name)}: the time zone is {zones[row]}, but in {table.row(0)} it is {zones[0]}; "
             "write all times in one zone, such as UTC."
@@ -326,15 +331,15 @@ def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
 
 
 def zone(value: object) -> str:
-    """The time zone in which a timestamp was written."""
+    """Returns the time zone in which a timestamp was written."""
     if isinstance(value, str):
-        found = ZONE.search(value)
-        return found[1] if found else NO_ZONE
+        match = ZONE.search(value)
+        return match[1] if match else NO_ZONE
     return str(getattr(value, "tzinfo", None) or NO_ZONE)
 
 
 def zone_name(zone: str) -> str | None:
-    """The name that pandas has for a zone as it was written; None if none was given, UTC if pandas knows it not."""
+    """Returns pandas' name for a written zone; None without a zone, UTC if pandas does not know it."""
     import pandas as pd
 
     if zone == NO_ZONE:
@@ -353,19 +358,19 @@ def utc(instant: "pandas.Timestamp") -> np.datetime64:
 
 
 def spacing(stamps: Sequence[Stamps], codes: Int[np.ndarray, " row"]) -> float:
-    """The median time between two rows of a trajectory [s]; 1 if there is none."""
-    begins = [each.instants[0] for each in stamps]
+    """Computes the median time between two rows of a trajectory [s]; 1 if no trajectory has two rows."""
+    begins = [stamp.instants[0] for stamp in stamps]
     seconds = np.concatenate(
         [
-            (each.instants - begin).total_seconds().to_numpy() + (begin - begins[0]).total_seconds()
-            for each, begin in zip(stamps, begins, strict=True)
+            (stamp.instants - begin).total_seconds().to_numpy() + (begin - begins[0]).total_seconds()
+            for stamp, begin in zip(stamps, begins, strict=True)
         ]
     )
     return typical_step(seconds, codes)
 
 
 def typical_step(seconds: Float[np.ndarray, " row"], codes: Int[np.ndarray, " row"]) -> float:
-    """The median time between two rows of a trajectory [s]; 1 if there is none."""
+    """Computes the median time between two rows of a trajectory [s]; 1 if no trajectory has two rows."""
     order = np.lexsort((seconds, codes))
     steps = np.diff(seconds[order])[np.diff(codes[order]) == 0]
     return float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0

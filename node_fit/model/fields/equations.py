@@ -1,4 +1,4 @@
-"""Right-hand sides as text, read to expressions and never run as code."""
+"""Right-hand sides as text, which are parsed to expressions and never run as code."""
 
 import difflib
 import keyword
@@ -22,21 +22,21 @@ from ...expressions.tree import Application, Expression, calls, symbols, whole_n
 from ...runtime.serialization import stored_as
 from ...runtime.validation import check_path
 
-# Equations may come from untrusted files. These limits bound the time to parse and evaluate them.
+# Equations can come from untrusted files. These limits bound the time to parse and evaluate them.
 LONGEST_EQUATION, DEEPEST = 5000, EQUATION_DIALECT.most_nested
 
-# What a text is, in the sentence about one that is wrong.
+# Description of an equation in error messages.
 EQUATION = "equation of"
 
 
 class EquationError(ValueError):
-    """Raised for a text that is no equation.
+    """Raised for a text that is not a valid equation.
 
     **Arguments:**
 
-    - `state`, `kind`: whose text it is, and what: an equation, unless said otherwise.
+    - `state`, `kind`: the state that the text belongs to, and the kind of text, an equation by default.
     - `reason`: the sentence after `equation of 'STATE'`.
-    - `column`, `text`: where in a text it is wrong, from 1; `None` if it is wrong as a whole.
+    - `column`, `text`: column of the error in the text, from 1; `None` if the whole text is wrong.
     """
 
     def __init__(self, state: str, reason: str, column: int | None = None, text: str = "", kind: str = EQUATION):
@@ -46,15 +46,15 @@ class EquationError(ValueError):
 
 
 def parse(state: str, text: str, kind: str = EQUATION, dialect: Dialect = EQUATION_DIALECT) -> Expression:
-    """Reads a right-hand side.
+    """Parses a right-hand side.
 
     **Arguments:**
 
-    - `state`, `kind`: name of the state, and what the text is, for the error message.
+    - `state`, `kind`: name of the state, and kind of the text, for the error message.
     - `text`: an expression, in which `^` and `**` are powers.
-    - `dialect`: its spelling, and which functions it may have.
+    - `dialect`: its spelling, and the allowed functions.
 
-    **Raises:** `EquationError` that says what is wrong, and at which column.
+    **Raises:** `EquationError` with the problem and its column.
     """
     if len(text) > LONGEST_EQUATION:
         raise EquationError(
@@ -82,11 +82,11 @@ NOTHING: Mapping[Expression, Array] = MappingProxyType({})
 def evaluate_term(
     tree: Expression, values: Mapping[str, Array], dtype: DTypeLike, given: Mapping[Expression, Array] = NOTHING
 ) -> Array:
-    """The value of an expression, whose numbers become arrays of floats first; those of some parts are given."""
+    """Evaluates an expression with its numbers as arrays of floats; `given` has the values of some parts."""
     return cast(Array, evaluate(tree, values, given, dtype))
 
 
-# How the list of all names begins, and the key of a constant's first value.
+# Beginning of the list of all names, and key of a constant's initial value.
 NAMES_ARE, CONSTANT_KEY = "the names are", "+field.constants."
 
 
@@ -101,11 +101,11 @@ def nearest_symbol(name: str, names: Collection[str]) -> str:
     return f"did you mean {match[0]!r}?" if match else f"{NAMES_ARE} {', '.join(sorted(names))}."
 
 
-# A line of a file of equations.
+# A line in a file of equations.
 LINE, DERIVATIVE = re.compile(r"(?P<state>[^:=]*)[:=](?P<text>.*)"), re.compile(r"d(\w+)\s*/\s*dt")
-# A file of equations is not larger [bytes].
+# Maximum size of a file of equations [bytes].
 MOST_EQUATION_BYTES = 1_000_000
-# What to write for numbers that have a name elsewhere.
+# Hints for numbers that have a name elsewhere.
 NUMBERS = {"e": "write exp(x) for e^x."}
 
 
@@ -115,9 +115,9 @@ class Equations(eqx.Module):
 
     An expression consists of numbers, names, `pi`, `+ - * / **`, parentheses, and functions: exp, log (or ln), log10,
     log2, sqrt, sin, cos, tan, their inverses (arcsin or asin, ...), sinh, cosh, tanh, sigmoid, abs, sign, floor, ceil,
-    minimum and maximum (or min and max), and `piecewise(x, a > b, y)`, which is `x` where the condition holds, and else
-    `y`; conditions are joined by `and`, `or` and `not`. `^` is another way to write `**`. Derivatives of a guarded
-    expression, such as `sqrt(maximum(h, 0))`, are finite where the guard begins.
+    minimum and maximum (or min and max), and `piecewise(x, a > b, y)`, which is `x` if the condition holds, else `y`;
+    conditions are combined with `and`, `or` and `not`. `^` is another way to write `**`. Derivatives of a guarded
+    expression, such as `sqrt(maximum(h, 0))`, are finite at the edge of the guard.
 
     **Arguments:**
 
@@ -130,9 +130,9 @@ class Equations(eqx.Module):
     def of(texts: Mapping[Any, object], dialect: Dialect = EQUATION_DIALECT) -> "Equations":
         """Makes equations from a mapping of each state's name to its right-hand side, a text or a number.
 
-        **Arguments:** `dialect`: `FORMULA_DIALECT` for formulas of channels, which may have `increase(x)`.
+        **Arguments:** `dialect`: `FORMULA_DIALECT` for formulas of channels, which can contain `increase(x)`.
 
-        **Raises:** `ValueError` if a name or a text is not valid in an equation; it says where.
+        **Raises:** `ValueError` with the position if a name or a text is not valid in an equation.
         """
         if not texts:
             raise ValueError("equations is empty; write one for each state, such as {x: -a*x}.")
@@ -152,9 +152,9 @@ class Equations(eqx.Module):
 
     @property
     def increases(self) -> tuple[Application, ...]:
-        """The calls of `increase` in formulas of channels, each once."""
-        found = (call for tree in self.trees.values() for call in calls(tree) if call.function == INCREASE)
-        return tuple(dict.fromkeys(found))
+        """The distinct calls of `increase` in formulas of channels."""
+        increase_calls = (call for tree in self.trees.values() for call in calls(tree) if call.function == INCREASE)
+        return tuple(dict.fromkeys(increase_calls))
 
     def __call__(
         self, names: Mapping[str, Float[Array, "..."]], given: Mapping[Expression, Array] = NOTHING
@@ -163,8 +163,8 @@ class Equations(eqx.Module):
 
         **Arguments:**
 
-        - `names`: the value of each name in the equations (states, inputs, time, constants, unknown terms), all of one
-            floating dtype and usually scalars.
+        - `names`: the values of all names in the equations (states, inputs, time, constants, unknown terms), with the
+            same floating dtype and usually scalars.
         - `given`: the values of `increases`.
 
         **Returns:** the time derivative of each state, in the dtype of the values.
@@ -177,13 +177,13 @@ class Equations(eqx.Module):
         return {state: evaluate_term(tree, values, dtype, given) for state, tree in self.trees.items()}
 
     def names_used(self) -> frozenset[str]:
-        """All names in the right-hand sides except functions, normalised like Python identifiers (Unicode NFKC)."""
+        """Returns all names in the right-hand sides except functions, normalised like Python identifiers (NFKC)."""
         return frozenset(name for tree in self.trees.values() for name in symbols(tree))
 
     def edges(self) -> Iterator[tuple[str, Application, Expression]]:
-        """Roots, logarithms and powers that have no value where their argument is below 0.
+        """Yields roots, logarithms and powers that are undefined if their argument is below 0.
 
-        **Returns:** for each the state of its equation, the operation and its argument.
+        **Returns:** the state of the equation, the operation and its argument.
         """
         for state, tree in self.trees.items():
             for call in calls(tree):
@@ -202,7 +202,7 @@ class Equations(eqx.Module):
 
         - `known`: names of states, inputs, constants, unknown terms and the time.
 
-        **Raises:** `ValueError` with the equation, the unknown name, and the nearest known one.
+        **Raises:** `ValueError` with the equation, the unknown name, and the nearest known name.
         """
         names = {normalize(name) for name in known}
         for state, tree in self.trees.items():
@@ -212,22 +212,22 @@ class Equations(eqx.Module):
                     if hint.startswith(NAMES_ARE):
                         key = f"{CONSTANT_KEY}{name}=1"
                         hint = f"{hint.rstrip('.')}; if it is a constant, give its first value, {key}."
-                    what = "is not a state, an input, a constant or the time"
-                    raise EquationError(state, f": {name!r} {what}; {hint}")
+                    problem = "is not a state, an input, a constant or the time"
+                    raise EquationError(state, f": {name!r} {problem}; {hint}")
 
 
 class EquationFile(dict[str, str]):
-    """The equations that a text file holds, by state; `lines` says where each is, for errors."""
+    """The equations in a text file, by state; `lines` holds their positions, for errors."""
 
     lines: dict[str, str]
 
 
 def read_equation_lines(path: str | Path) -> EquationFile:
-    """Reads equations from a text file: a line each, `v: m*(1 - x^2)*v - x`, with `#` before comments.
+    """Reads equations from a text file with one equation per line, `v: m*(1 - x^2)*v - x`, and comments after `#`.
 
-    A line may also begin with `v =`, `v' =` or `dv/dt =`.
+    A line can also begin with `v =`, `v' =` or `dv/dt =`.
 
-    **Raises:** `FileNotFoundError`, or `ValueError` that names the file, the line and the column.
+    **Raises:** `FileNotFoundError`, or `ValueError` with the file, the line and the column.
     """
     path = Path(path).expanduser()
     check_path(path)
@@ -247,11 +247,11 @@ def read_equation_lines(path: str | Path) -> EquationFile:
 def read_equation_text(text: str, origin: str) -> EquationFile:
     """Reads equations from the lines of a text, as `read_equation_lines` does.
 
-    **Arguments:** `origin`: the file, or what else the text is, for errors.
+    **Arguments:** `origin`: the file or another source of the text, for errors.
 
-    **Raises:** `ValueError` that names the origin, the line and the column.
+    **Raises:** `ValueError` with the origin, the line and the column.
     """
-    found = EquationFile()
+    equations = EquationFile()
     places: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         written, place = line.partition("#")[0], f"{origin}, line {number}"
@@ -273,23 +273,23 @@ def read_equation_text(text: str, origin: str) -> EquationFile:
             raise ValueError(f"{place}: {error}") from None
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
-        if state in found:
+        if state in equations:
             raise ValueError(f"{place}: {places[state]} gives an equation of {state!r} already; remove one.")
-        found[state], places[state] = parts["text"].strip(), place
-    if not found:
+        equations[state], places[state] = parts["text"].strip(), place
+    if not equations:
         place = "" if origin == "equations" else f"{origin} holds none; "
         raise ValueError(f"equations: {place}write a line for each state, such as v: m*(1 - x^2)*v - x.")
-    found.lines = places
-    return found
+    equations.lines = places
+    return equations
 
 
 def as_mapping(equations: Mapping[Any, object] | str | Path) -> Mapping[Any, object]:
-    """Equations by state; those of a file are read."""
+    """Returns equations by state, read from a file if a path is given."""
     return read_equation_lines(equations) if isinstance(equations, str | Path) else equations
 
 
 def placed(error: EquationError, equations: Mapping[Any, object]) -> ValueError:
-    """The error, with its file and line if the equations come from a file."""
+    """Returns the error, with its file and line if the equations come from a file."""
     place = equations.lines.get(error.state) if isinstance(equations, EquationFile) else None
     return error if place is None else ValueError(f"{place}: {error}")
 
@@ -300,9 +300,9 @@ def check_symbol(name: object, kind: str) -> None:
     **Arguments:**
 
     - `name`: the user's name.
-    - `kind`: what the name is of, for the error message: `state`, `constant` or `term`.
+    - `kind`: kind of the named quantity, for the error message: `state`, `constant` or `term`.
 
-    **Raises:** `ValueError` that says why the name is not valid.
+    **Raises:** `ValueError` with the reason if the name is not valid.
     """
     if not isinstance(name, str):
         raise ValueError(f"{kind} {name!r:.80} has a name that is not a string; in YAML, put quotes around it.")

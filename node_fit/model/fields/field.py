@@ -1,4 +1,4 @@
-"""The base class of vector fields, and a wrapper for your own, written in your units."""
+"""The base class of vector fields, and a wrapper for custom fields in your units."""
 
 import abc
 from typing import Any, ClassVar
@@ -16,17 +16,17 @@ from ..system import System
 class AbstractVectorField(eqx.Module, metaclass=Part):
     """A vector field: the right-hand side `dy/dt = f(t, y, u)` for one trajectory.
 
-    Your own field need not inherit from this class: any `equinox.Module` with the call signature `(t, y, u)` works.
-    It gets scaled states, inputs and time, which are of order one (see `Scaler`). With
+    Custom fields do not have to inherit from this class: any `equinox.Module` with the call signature `(t, y, u)`
+    works. It gets scaled states, inputs and time, which are of order one (see `Scaler`). With
     `scaling=node_fit.Scaling(affine=False)` in `fit`, it gets them in your units.
 
-    A class says what `fit` and its advice need to know before a field is made:
+    Class attributes describe a field for `fit` and its advice before it is made:
 
-    - `has_linear_part`: whether `linear_part` is a linear field to which the rest is added, and which may begin as a
-      linear model of the data; if a keyword `linear` asks for it, only then.
-    - `is_linear`: whether it is linear altogether.
-    - `has_equations`: whether its right-hand sides are equations that the user knows, at least in part.
-    - `is_polynomial`: whether it is a sum of monomials, of which the data may ask for a few.
+    - `has_linear_part`: whether the field is the sum of a linear field `linear_part`, which can be initialized with a
+      linear model of the data, and other terms; if it has a keyword `linear`, only if that is set.
+    - `is_linear`: whether the whole field is linear.
+    - `has_equations`: whether its right-hand sides are known equations, at least in part.
+    - `is_polynomial`: whether it is a sum of monomials, few of which can be sufficient for the data.
     - `has_network`: whether it has a network, which could be smaller.
     """
 
@@ -38,29 +38,31 @@ class AbstractVectorField(eqx.Module, metaclass=Part):
 
     @property
     def linear_part(self) -> Any:
-        """The linear field that a linear model of the data may set; None if there is none."""
+        """The linear field that a linear model of the data can initialize; None if the field has no linear part."""
         return None
 
     def texts(self) -> dict[str, str]:
-        """The right-hand sides as text, by state, in the user's units; empty if they are no equations."""
+        """Returns the right-hand sides as text, by state, in the user's units; empty if they are not equations."""
         return {}
 
     def coefficients(self) -> dict[tuple[int, ...], np.ndarray]:
-        """The coefficients of a polynomial, by exponents of states and inputs; in scaled units, shape `(state,)`; empty
-        of any other field."""
+        """Returns the coefficients of a polynomial by exponents of states and inputs; empty for other fields.
+
+        They are in scaled units, with shape `(state,)`.
+        """
         return {}
 
     @abc.abstractmethod
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
-        """The time derivative of the state.
+        """Computes the time derivative of the state.
 
         **Arguments:**
 
         - `t`: time, a scalar.
         - `y`: state, shape `(state,)`.
-        - `u`: inputs (controls) at that time, shape `(input,)`; empty if there are none.
+        - `u`: inputs (controls) at that time, shape `(input,)`; empty without inputs.
 
         **Returns:** `dy/dt`, shape `(state,)`.
         """

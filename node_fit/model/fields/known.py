@@ -1,6 +1,6 @@
-"""Known equations, alone or with a network beside them, and quantities derived from their constants.
+"""Known equations, alone or combined with a network, and quantities derived from their constants.
 
-Constants are fitted within bounds; at triggers states jump.
+Constants are fitted within bounds; states jump at triggers.
 """
 
 import difflib
@@ -39,17 +39,17 @@ from .equations import (
 from .field import AbstractVectorField
 from .network import Activation, Layers, make_layers
 
-# What a name in an equation can't have.
+# Characters that a name in an equation can't contain.
 NO_LETTER = re.compile(r"\W")
 
 
 @stored_as("Local")
 class Local(eqx.Module):
-    """A constant of which each group of trajectories has its own value.
+    """A constant with a separate value for each group of trajectories.
 
     **Arguments:**
 
-    - `name`, `by`: its name in equations, and the covariate that tells the groups apart.
+    - `name`, `by`: its name in equations, and the covariate that defines the groups.
     - `members`: the names of the constants that are fitted for it, one for each group.
     - `values`: the covariate in each group, in the user's units, increasing.
     """
@@ -62,18 +62,18 @@ class Local(eqx.Module):
 
 @stored_as("Constants")
 class Constants(eqx.Module):
-    """Named numbers, such as reaction rates, that are fitted within their bounds; equal bounds hold one where it is.
+    """Named numbers, such as reaction rates, that are fitted within their bounds; equal bounds fix a constant.
 
-    A local constant, such as `k` by `strain`, is fitted as one for each group, `k_1` and `k_2`.
+    A local constant, such as `k` by `strain`, is fitted as one constant per group, `k_1` and `k_2`.
 
     **Arguments:** (`Constants.of` makes and checks them.)
 
-    - `raw`: the trained parameters, shape `(free,)`: each constant that is not held, mapped from its bounds to the real
-      line and divided by its scale.
-    - `names`: the constants' names, of those that are held, too.
-    - `bounds`: lower and upper bound of each constant, `None` where there is none.
+    - `raw`: the trained parameters, shape `(free,)`: the constants that are not fixed, mapped from their bounds to the
+      real line and divided by their scales.
+    - `names`: the names of all constants, fixed ones included.
+    - `bounds`: lower and upper bound of each constant, `None` for no bound.
     - `scales`: the scale of each constant: its initial magnitude if it has no bounds, else 1.
-    - `local`: the constants of which each group of trajectories has its own.
+    - `local`: the constants with a separate value for each group of trajectories.
     """
 
     raw: Float[Array, " free"]
@@ -92,14 +92,14 @@ class Constants(eqx.Module):
 
         **Arguments:**
 
-        - `constants`: for each name a number, or `[value, lower, upper]` with `None` where there is no bound; in the
-            user's units. Three equal numbers hold a constant.
-        - `local`: for each constant that groups of trajectories have of their own, the covariate that tells them apart.
-        - `groups`: those of each covariate.
+        - `constants`: for each name a number, or `[value, lower, upper]` with `None` for no bound; in the user's units.
+            Three equal numbers fix a constant.
+        - `local`: the covariate that defines the groups, for each constant with a separate value per group.
+        - `groups`: the groups of each covariate.
 
         **Raises:** `ValueError` if a name is invalid in an equation, or a value is not a number within its bounds.
         """
-        constants, own = with_members(constants, local, groups)
+        constants, local_constants = with_members(constants, local, groups)
         values: list[float] = []
         bounds: list[Bounds] = []
         for name, entry in constants.items():
@@ -110,39 +110,41 @@ class Constants(eqx.Module):
         scales = [
             abs(value) or 1.0 if pair == (None, None) else 1.0 for value, pair in zip(values, bounds, strict=True)
         ]
-        given = zip(values, bounds, scales, strict=True)
-        line = [to_line(np.asarray(value), pair) / scale for value, pair, scale in given if not leaves_one_value(pair)]
+        entries = zip(values, bounds, scales, strict=True)
+        line = [
+            to_line(np.asarray(value), pair) / scale for value, pair, scale in entries if not leaves_one_value(pair)
+        ]
         raw = jnp.asarray(np.array(line, np.float64), float)
-        return Constants(raw, tuple(constants), tuple(bounds), tuple(scales), own)
+        return Constants(raw, tuple(constants), tuple(bounds), tuple(scales), local_constants)
 
     def free(self) -> list[tuple[str, Bounds, float]]:
-        """The constants that are fitted, in the order of `raw`, each with its bounds and scale."""
-        given = zip(self.names, self.bounds, self.scales, strict=True)
-        return [each for each in given if not leaves_one_value(each[1])]
+        """Returns the fitted constants in the order of `raw`, with their bounds and scales."""
+        entries = zip(self.names, self.bounds, self.scales, strict=True)
+        return [entry for entry in entries if not leaves_one_value(entry[1])]
 
     def values(self) -> dict[str, Float[Array, ""]]:
-        """The constants by name, in the user's units and the dtype of `raw`."""
+        """Returns the constants by name, in the user's units and the dtype of `raw`."""
         return {name: jnp.asarray(value) for name, value in self.named(self.raw).items()}
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The names that equations may use: of constants, and of those that are local."""
-        return (*self.names, *(each.name for each in self.local))
+        """The names that equations can use: those of constants and of local constants."""
+        return (*self.names, *(constant.name for constant in self.local))
 
     def unused(self, symbols: Collection[str]) -> list[str]:
-        """The constants, as the user named them, that are not among the symbols of equations."""
-        members = {member for each in self.local for member in each.members}
-        return sorted({*self.names, *(each.name for each in self.local)} - members - set(symbols))
+        """Returns the constants, by their user-defined names, that are not among the symbols of equations."""
+        members = {member for constant in self.local for member in constant.members}
+        return sorted({*self.names, *(constant.name for constant in self.local)} - members - set(symbols))
 
     def at(self, names: Mapping[str, Float[Array, ""]]) -> dict[str, Float[Array, ""]]:
-        """The constants by name in the user's units, local ones as of the group that the covariates tell.
+        """Returns the constants by name in the user's units; local ones for the group defined by the covariates.
 
-        **Arguments:** `names`: the values of inputs, at least.
+        **Arguments:** `names`: at least the values of inputs.
         """
-        return self.values() | {each.name: self.choose(each, names[each.by]) for each in self.local}
+        return self.values() | {constant.name: self.choose(constant, names[constant.by]) for constant in self.local}
 
     def choose(self, local: Local, key: Float[Array, ""]) -> Float[Array, ""]:
-        """The value of a local constant in the group whose covariate is nearest."""
+        """Returns the value of a local constant in the group with the nearest covariate."""
         free = self.free()
         places = [place for place, (name, _, _) in enumerate(free) if name in local.members]
         _, bounds, scale = free[places[0]]
@@ -152,27 +154,27 @@ class Constants(eqx.Module):
         return from_line(is_in_group @ self.raw[np.array(places)] * scale, bounds)
 
     def alone(self, by: str, value: float) -> "Constants":
-        """The constants of one group, without those of the others.
+        """Returns the constants of one group, without those of the other groups.
 
-        **Arguments:** `by`, `value`: a covariate, and that of the group.
+        **Arguments:** `by`, `value`: a covariate, and its value in the group.
         """
-        mine = [each for each in self.local if each.by == by]
-        kept = {each.members[each.values.index(value)]: each.name for each in mine}
-        others = {member for each in mine for member in each.members} - set(kept)
-        free = np.array([name not in others for name, _, _ in self.free()], bool)
-        whole = [place for place, name in enumerate(self.names) if name not in others]
+        mine = [constant for constant in self.local if constant.by == by]
+        kept = {constant.members[constant.values.index(value)]: constant.name for constant in mine}
+        dropped = {member for constant in mine for member in constant.members} - set(kept)
+        free = np.array([name not in dropped for name, _, _ in self.free()], bool)
+        places = [place for place, name in enumerate(self.names) if name not in dropped]
         return Constants(
             self.raw[np.flatnonzero(free)],
-            tuple(kept.get(self.names[place], self.names[place]) for place in whole),
-            tuple(self.bounds[place] for place in whole),
-            tuple(self.scales[place] for place in whole),
-            tuple(each for each in self.local if each.by != by),
+            tuple(kept.get(self.names[place], self.names[place]) for place in places),
+            tuple(self.bounds[place] for place in places),
+            tuple(self.scales[place] for place in places),
+            tuple(constant for constant in self.local if constant.by != by),
         )
 
     def around(self, shares: Float[np.ndarray, "... free"], factor: float) -> Float[np.ndarray, "... free"]:
-        """The parameters (`raw`) of other constants, at shares from 0 to 1 of the ranges around these.
+        """Returns parameters (`raw`) of constants at shares from 0 to 1 of the ranges around these.
 
-        The distance of a constant from a single bound, or its size without bounds, varies by a factor, log-uniformly;
+        The distance of a constant from a single bound, or its size without bounds, varies log-uniformly by a factor;
         between two bounds a constant is uniform.
         """
         values = self.as_dict()
@@ -183,7 +185,7 @@ class Constants(eqx.Module):
         return np.stack(line, axis=-1).astype(np.asarray(self.raw).dtype)
 
     def as_dict(self) -> dict[str, float]:
-        """The constants by name, in the user's units, as Python floats."""
+        """Returns the constants by name, in the user's units, as Python floats."""
         raw = np.asarray(jax.device_get(self.raw), np.float64)
         return {name: float(value) for name, value in self.named(raw).items()}
 
@@ -197,45 +199,45 @@ class Constants(eqx.Module):
 
 
 def constants_in(part: PyTree) -> list[Constants]:
-    """The groups of constants in a part of a model."""
-    found = jax.tree.leaves(part, is_leaf=lambda node: isinstance(node, Constants))
-    return [node for node in found if isinstance(node, Constants)]
+    """Returns the groups of constants in a part of a model."""
+    nodes = jax.tree.leaves(part, is_leaf=lambda node: isinstance(node, Constants))
+    return [node for node in nodes if isinstance(node, Constants)]
 
 
 def with_members(
     constants: Mapping[object, object], local: Mapping[str, str], groups: Mapping[str, Groups]
 ) -> tuple[Mapping[object, object], tuple[Local, ...]]:
-    """Constants with one for each group in the place of each that is local, and the local ones.
+    """Replaces local constants with one constant per group, and returns all constants and the local ones.
 
-    **Raises:** `ValueError` if what is local is no constant, or is held, or two constants get one name.
+    **Raises:** `ValueError` if a local name is not a constant, or is fixed, or two constants get the same name.
     """
     for name in local:
         if name not in constants:
             raise ValueError(f"local names {name!r}, which is none of the constants; add its first value to constants.")
         if leaves_one_value(value_and_bounds(constants[name], f"constant {name!r}")[1]):
             raise ValueError(f"local names {name!r}, which is held at one value; leave it out of local.")
-    found: dict[object, object] = {}
-    own: list[Local] = []
+    result: dict[object, object] = {}
+    local_constants: list[Local] = []
     for name, entry in constants.items():
         members = [name]
         if isinstance(name, str) and name in local:
             labels, values = groups[local[name]]
             members = [f"{name}_{NO_LETTER.sub('_', label)}" for label in labels]
-            own.append(Local(name, local[name], tuple(members), values))
+            local_constants.append(Local(name, local[name], tuple(members), values))
         for member in members:
-            if member in found or (member != name and member in constants):
+            if member in result or (member != name and member in constants):
                 raise ValueError(f"constant {member!r} would have two meanings beside local {name!r}; rename one.")
-            found[member] = entry
-    return found, tuple(own)
+            result[member] = entry
+    return result, tuple(local_constants)
 
 
 def leaves_one_value(bounds: Bounds) -> bool:
-    """Whether bounds leave one value."""
+    """Whether bounds leave only one value."""
     return bounds[0] is not None and bounds[0] == bounds[1]
 
 
 def value_at(share: np.ndarray, value: float, bounds: Bounds, factor: float) -> np.ndarray | np.floating:
-    """Values around another, within its bounds, at shares of their range."""
+    """Returns values around another value, within its bounds, at shares of their range."""
     lower, upper = bounds
     if lower is not None and upper is not None:
         return lower + (upper - lower) * (0.01 + 0.98 * share)
@@ -249,10 +251,10 @@ def value_at(share: np.ndarray, value: float, bounds: Bounds, factor: float) -> 
 
 def value_and_bounds(entry: object, name: str) -> tuple[float, Bounds]:
     """Reads the initial value and the bounds of a constant from its entry."""
-    given = entry if is_list_or_tuple(entry) else (entry, None, None)
-    if len(given) != 3:
-        raise ValueError(f"{name} must be a number or [value, lower, upper], got a list of {len(given)}.")
-    value, *bounds = given
+    entries = entry if is_list_or_tuple(entry) else (entry, None, None)
+    if len(entries) != 3:
+        raise ValueError(f"{name} must be a number or [value, lower, upper], got a list of {len(entries)}.")
+    value, *bounds = entries
     if not is_real(value):
         raise ValueError(f"{name} must be a number of magnitude up to {LARGEST_BOUND:g}, got {value!r:.40}.")
     if is_real(bounds[0]) and value == bounds[0] == bounds[1]:
@@ -283,7 +285,7 @@ class Trigger(eqx.Module):
     def of(given: object, states: tuple[str, ...]) -> "Trigger":
         """Makes a trigger from `{when: expression, set: {state: expression}}`.
 
-        **Raises:** `ValueError` if it has another shape, or sets what is not a state.
+        **Raises:** `ValueError` if it has another form, or sets a name that is not a state.
         """
         if not is_mapping(given) or set(given) != {WHEN, "set"} or not is_mapping(jumps := given["set"]):
             raise ValueError(f"a trigger must have the form {SHAPE}, got {given!r:.80}.")
@@ -294,7 +296,7 @@ class Trigger(eqx.Module):
         return Trigger(Equations.of({WHEN: given[WHEN]}), Equations.of(jumps))
 
     def value(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, ""]:
-        """The level, from the values of all names."""
+        """Computes the level from the values of all names."""
         return self.level(names)[WHEN]
 
 
@@ -313,16 +315,16 @@ class Known(AbstractVectorField):
 
     **Arguments:**
 
-    - `system`: names and units of the states, inputs and time; given by `fit`.
+    - `system`: names and units of the states, inputs and time; set by `fit`.
     - `equations`: for each state, the text of its time derivative, such as `{x: -a*x + u}`, see `Equations`; or the
-      path of a text file with a line for each, `x: -a*x + u`.
-    - `constants`: for each name, an initial value, or `[value, lower, upper]` with null where there is no bound.
-    - `local`: constants of which groups of trajectories have values of their own, each with the covariate that tells
-      the groups apart, such as `{k: strain}`, or with `trajectory` for a value of each trajectory.
-    - `terms`: further names that the equations may use; the caller of `rates` passes their values.
-    - `groups`: those of each covariate of `local`, from the training data; given by `fit`.
-    - `triggers`: jumps of states where an expression falls through zero, such as `{when: x, set: {v: -e*v}}` of a ball
-      that bounces off the floor at `x = 0`. The times follow the constants, and are differentiated.
+      path of a text file with one line per state, `x: -a*x + u`.
+    - `constants`: for each name, an initial value, or `[value, lower, upper]` with null for no bound.
+    - `local`: constants with a separate value for each group of trajectories, with the covariate that defines the
+      groups, such as `{k: strain}`, or with `trajectory` for one value per trajectory.
+    - `terms`: further names that the equations can use; the caller of `rates` passes their values.
+    - `groups`: the groups of each covariate of `local`, from the training data; set by `fit`.
+    - `triggers`: jumps of states when an expression falls through zero, such as `{when: x, set: {v: -e*v}}` for a ball
+      that bounces off the floor at `x = 0`. The event times depend on the constants, and are differentiated.
     - `key`: not used.
 
     **Raises:** `ValueError` if a state has no equation, or an equation uses an unknown name.
@@ -350,7 +352,7 @@ class Known(AbstractVectorField):
     ):
         texts = as_mapping(equations)
         self.equations = Equations.of(texts)
-        self.triggers = tuple(Trigger.of(each, system.states) for each in triggers)
+        self.triggers = tuple(Trigger.of(part, system.states) for part in triggers)
         self.constants = Constants.of(constants, local, groups)
         self.system = system
         check_states(self.equations, system)
@@ -362,11 +364,11 @@ class Known(AbstractVectorField):
         for trigger in self.triggers:
             used += [trigger.level, trigger.jumps]
         try:
-            for each in used:
-                each.check(names)
+            for part in used:
+                part.check(names)
         except EquationError as error:
             raise placed(error, texts) from None
-        unused = self.constants.unused({symbol for each in used for symbol in each.names_used()})
+        unused = self.constants.unused({symbol for part in used for symbol in part.names_used()})
         if unused:
             raise ValueError(
                 f"constants names {unused[0]!r}, which occurs in no equation; leave it out, or, if a formula of a "
@@ -389,25 +391,25 @@ class Known(AbstractVectorField):
         terms: Mapping[str, Float[Array, ""]],
         outcomes: Bool[Array, " switch"] | None = None,
     ) -> Float[Array, " state"]:
-        """Time derivatives in the solver's units.
+        """Computes time derivatives in the solver's units.
 
         **Arguments:** `terms`: the values of the further names. `outcomes`: of `switches`; None for those at this time.
         """
         names = self.names(t, y, u)
-        given: Mapping[Expression, Array] = {} if outcomes is None else dict(zip(self.switches, outcomes, strict=True))
-        found = self.equations(names | dict(terms), given)
+        values: Mapping[Expression, Array] = {} if outcomes is None else dict(zip(self.switches, outcomes, strict=True))
+        rates = self.equations(names | dict(terms), values)
         states = jnp.stack([names[name] for name in self.system.states])
-        return self.system.scaled_rates(states, jnp.stack([found[name] for name in self.system.states]))
+        return self.system.scaled_rates(states, jnp.stack([rates[name] for name in self.system.states]))
 
     @property
     def switches(self) -> tuple[Application, ...]:
-        """The conditions in the equations that change at one time, such as `t > t1`, each once."""
-        known, time = {normalize(name) for name in self.constants.symbols}, normalize(self.system.time)
-        found = [call for tree in self.equations.trees.values() for call in comparisons(tree)]
-        return tuple(dict.fromkeys(each for each in found if changes_once(each, time, known)))
+        """The distinct conditions in the equations that change at a single time, such as `t > t1`."""
+        constants, time = {normalize(name) for name in self.constants.symbols}, normalize(self.system.time)
+        conditions = [call for tree in self.equations.trees.values() for call in comparisons(tree)]
+        return tuple(dict.fromkeys(condition for condition in conditions if changes_once(condition, time, constants)))
 
     def switch_times(self, u: Float[Array, " input"]) -> Float[Array, " switch"]:
-        """The times at which `switches` change, in the solver's units; infinite of one that never does."""
+        """Computes the times at which `switches` change, in the solver's units; infinite if they never do."""
         names, zero = self.names_at(jnp.zeros((), u.dtype), u), jnp.zeros((), u.dtype)
         time, scale = normalize(self.system.time), self.system.scaler.time_scale
         start = names[time]
@@ -425,13 +427,13 @@ class Known(AbstractVectorField):
         return jnp.stack(times)
 
     def outcomes(self, t: Float[Array, ""], u: Float[Array, " input"]) -> Bool[Array, " switch"]:
-        """Which of `switches` hold at a time."""
+        """Evaluates the conditions `switches` at a time."""
         names = self.names_at(t, u)
         dtype = names[normalize(self.system.time)].dtype
-        return jnp.stack([jnp.asarray(evaluate_term(each, names, dtype), bool) for each in self.switches])
+        return jnp.stack([jnp.asarray(evaluate_term(condition, names, dtype), bool) for condition in self.switches])
 
     def names_at(self, t: Float[Array, ""], u: Float[Array, " input"]) -> dict[str, Float[Array, ""]]:
-        """The normalised names of the time, the inputs and the constants, with their values in the user's units."""
+        """Returns the time, the inputs and the constants in the user's units by normalised name."""
         names = self.names(t, jnp.zeros(len(self.system.states), t.dtype), u)
         return {normalize(name): value for name, value in names.items()}
 
@@ -442,20 +444,20 @@ class Known(AbstractVectorField):
         u: Float[Array, " input"],
         outcomes: Bool[Array, " switch"],
     ) -> Float[Array, " state"]:
-        """Time derivatives in the solver's units while `switches` have these outcomes."""
+        """Computes time derivatives in the solver's units while `switches` have these outcomes."""
         return self.rates(t, y, u, {}, outcomes)
 
     def levels(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " trigger"]:
-        """The levels that trigger events as they fall through zero."""
+        """Computes the levels that trigger events as they fall through zero."""
         names = self.names(t, y, u)
         return jnp.stack([trigger.value(names) for trigger in self.triggers])
 
     def sizes(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " trigger"]:
-        """The sum of the terms of each level to first order, without their signs: what its rounding scales with."""
+        """Computes the first-order sum of the absolute terms of each level, which its rounding error scales with."""
         names = self.names(t, y, u)
         slopes = [jax.grad(trigger.value)(names) for trigger in self.triggers]
         return jnp.stack([sum(jnp.abs(slope[name] * names[name]) for name in names) for slope in slopes])
@@ -463,7 +465,7 @@ class Known(AbstractVectorField):
     def jumped(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, "trigger state"]:
-        """States just after the event of each trigger, in the solver's units."""
+        """Computes states just after the event of each trigger, in the solver's units."""
         names = self.names(t, y, u)
         time, inputs = names[self.system.time], [names[name] for name in self.system.inputs]
         after: list[Array] = []
@@ -476,19 +478,19 @@ class Known(AbstractVectorField):
     def names(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> dict[str, Float[Array, ""]]:
-        """The values of the states, inputs, time and constants in the user's units, by their names."""
+        """Returns the states, inputs, time and constants by name, in the user's units."""
         named = self.system.named(*self.system.in_users_units(t, y, u))
         return named | self.constants.at(named)
 
 
 def check_states(equations: Equations, system: System) -> None:
-    """Checks that there is one equation for each state of the system, and no other."""
-    given = [name for name, _ in equations.texts]
+    """Checks that every state of the system has an equation, and that all equations are for states."""
+    names = [name for name, _ in equations.texts]
     states = ", ".join(system.states)
-    missing = [name for name in system.states if name not in given]
+    missing = [name for name in system.states if name not in names]
     if missing:
         raise ValueError(f"equations has no entry for the state {missing[0]!r}; the states are {states}.")
-    unknown = [name for name in given if name not in system.states]
+    unknown = [name for name in names if name not in system.states]
     if unknown:
         raise ValueError(
             f"equations has an entry for {unknown[0]!r}, which is not a state; the states are {states}. "
@@ -515,25 +517,25 @@ class Quantity:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The constants in it, normalised."""
+        """The normalised names of its constants."""
         return tuple(dict.fromkeys(symbols(self.tree)))
 
     def uses(self, constant: str) -> bool:
         return normalize(constant) in self.names
 
     def of(self, values: Mapping[str, float | AnyArray]) -> float | AnyArray:
-        """Its value in double precision; an array of them if a constant has an array of values."""
+        """Computes its value in double precision; an array of values if a constant has an array of values."""
         with scope("x64"), np.errstate(all="ignore"):
-            found = np.asarray(self.evaluate(values))
-        return found if found.ndim else float(found)
+            value = np.asarray(self.evaluate(values))
+        return value if value.ndim else float(value)
 
     def evaluate(self, values: Mapping[str, float | AnyArray]) -> Array:
-        """Its value as an array of JAX, which can be differentiated; in the scope of double precision."""
-        known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
-        return evaluate_term(self.tree, known, jnp.float64)
+        """Computes its value as a differentiable JAX array; call it in the scope of double precision."""
+        arrays = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
+        return evaluate_term(self.tree, arrays, jnp.float64)
 
     def is_positive(self, bounds: Mapping[str, Bounds]) -> bool:
-        """Whether it is positive for all values of the constants within their bounds, as its form shows."""
+        """Whether its form guarantees a positive value for all constants within their bounds."""
 
         def positive(node: Expression) -> bool:
             match node:
@@ -547,7 +549,7 @@ class Quantity:
                 case Application("exp" | "sigmoid"):
                     return True
                 case _:
-                    # Without constants it is a number.
+                    # An expression without constants is a number.
                     return not any(symbols(node)) and float(evaluate_term(node, {}, float)) > 0
 
         return positive(self.tree)
@@ -556,19 +558,19 @@ class Quantity:
 def quantities(texts: Mapping[str, str | float] | None, constants: Sequence[str] | None = None) -> tuple[Quantity, ...]:
     """Reads derived quantities.
 
-    **Arguments:** `texts`: the expression of each by its name. `constants`: the constants that they may use, if known.
+    **Arguments:** `texts`: their expressions by name. `constants`: the constants that they can use, if known.
 
-    **Raises:** `ValueError` that names the quantity, what is wrong with it, and the column.
+    **Raises:** `ValueError` with the name of the quantity, the problem, and the column.
     """
-    found: list[Quantity] = []
+    result: list[Quantity] = []
     for name, text in (texts or {}).items():
         check_symbol(name, KIND)
         check_expression(name, text)
-        found.append(Quantity(name, " ".join(str(text).split())))
-        _ = found[-1].tree
-    if constants is not None and found:
-        check_quantities(found, constants)
-    return tuple(found)
+        result.append(Quantity(name, " ".join(str(text).split())))
+        _ = result[-1].tree
+    if constants is not None and result:
+        check_quantities(result, constants)
+    return tuple(result)
 
 
 def check_expression(name: str, text: object) -> None:
@@ -577,21 +579,21 @@ def check_expression(name: str, text: object) -> None:
 
 
 def check_quantities(found: Sequence[Quantity], constants: Sequence[str]) -> None:
-    """Refuses a name that is not that of a constant, and the name of a constant for a quantity."""
+    """Raises an error if a quantity uses a name that is not a constant, or has the name of a constant."""
     if not constants:
         raise ValueError(
             f"{KIND} {found[0].name!r} needs constants, and the model has none; give field.constants with field=known "
             "or field=hybrid."
         )
-    known = [normalize(name) for name in constants]
-    for each in found:
-        if normalize(each.name) in known:
-            raise ValueError(f"{KIND} {each.name!r} has the name of a constant; rename it.")
-        for name in symbols(each.tree):
-            if name not in known:
+    allowed = [normalize(name) for name in constants]
+    for quantity in found:
+        if normalize(quantity.name) in allowed:
+            raise ValueError(f"{KIND} {quantity.name!r} has the name of a constant; rename it.")
+        for name in symbols(quantity.tree):
+            if name not in allowed:
                 raise ValueError(
-                    f"{KIND} {each.name!r}: {name!r} is not a constant (column {find_name(name, each.text)} of "
-                    f"{each.text[:200]!r}); {nearest_symbol(name, known)}"
+                    f"{KIND} {quantity.name!r}: {name!r} is not a constant (column {find_name(name, quantity.text)} of "
+                    f"{quantity.text[:200]!r}); {nearest_symbol(name, allowed)}"
                 )
 
 
@@ -599,18 +601,18 @@ def check_quantities(found: Sequence[Quantity], constants: Sequence[str]) -> Non
 class Hybrid(AbstractVectorField):
     """Known equations with a network for unknown terms in them, or for a remainder that is added to the derivatives.
 
-    The network gets scaled inputs, which are of order one. Its output is zero at first, so the first simulation is that
-    of the equations.
+    The network gets scaled inputs of order one. Its initial output is zero, so the first simulation is that of the
+    equations alone.
 
     **Arguments:**
 
     - `system`, `equations`, `constants`, `local`, `groups`: as in `Known`.
-    - `terms`: names in the equations that the network provides, each with its typical magnitude in the user's units.
+    - `terms`: names in the equations that the network provides, with their typical magnitudes in the user's units.
     - `rest`: whether the network adds a remainder to the derivatives, or the names of the states whose derivatives it
       adds to. By default, it does so if there are no terms.
     - `sees`: names of the network's inputs: states, inputs, or the time; by default all states and inputs, without
       the number of the trajectory.
-    - `width`, `depth`: units in each hidden layer, and the number of these; if None 32 and 2, in a population 4 and 1.
+    - `width`, `depth`: units in each hidden layer, and number of layers; if None 32 and 2, in a population 4 and 1.
     - `activation`: as in `MLP`.
     - `triggers`: as in `Known`.
     - `key`: PRNG key of the initial weights.
@@ -665,7 +667,7 @@ class Hybrid(AbstractVectorField):
         if outputs == 0:
             raise ValueError("rest and terms leave the network without outputs; use the field `known`.")
         turns = dict(zip(system.states, system.scaler.turns, strict=False))
-        angles = {at: system.states.index(name) for at, name in enumerate(self.sees) if turns.get(name)}
+        angles = {index: system.states.index(name) for index, name in enumerate(self.sees) if turns.get(name)}
         size = {"width": 32 if width is None else width, "depth": 2 if depth is None else depth}
         self.network = make_layers(
             len(self.sees), outputs, system.scaler, angles, activation=activation, key=key, **size
@@ -688,11 +690,11 @@ class Hybrid(AbstractVectorField):
         u: Float[Array, " input"],
         outcomes: Bool[Array, " switch"] | None,
     ) -> Float[Array, " state"]:
-        """As `Known.between`; of None, conditions are those of this time."""
-        given = self.correction(t, y, u)
-        terms = {name: size * given[index] for index, (name, size) in enumerate(self.terms)}
+        """Computes `Known.between` with the network; if `outcomes` is None, conditions are evaluated at this time."""
+        output = self.correction(t, y, u)
+        terms = {name: size * output[index] for index, (name, size) in enumerate(self.terms)}
         rates = self.known.rates(t, y, u, terms, outcomes)
-        return rates.at[jnp.array(self.rest, int)].add(given[len(self.terms) :]) if self.rest else rates
+        return rates.at[jnp.array(self.rest, int)].add(output[len(self.terms) :]) if self.rest else rates
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
@@ -726,7 +728,7 @@ class Hybrid(AbstractVectorField):
     def correction(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " output"]:
-        """The network's output, in scaled units: first the terms, then the remainder of the derivatives."""
+        """Evaluates the network in scaled units: first the terms, then the remainder of the derivatives."""
         names = self.known.system.named(t, y, u)
         return self.network(jnp.stack([names[name] for name in self.sees]))
 
@@ -745,7 +747,7 @@ def input_names(system: System, names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def corrected_states(system: System, rest: bool | Sequence[str]) -> tuple[int, ...]:
-    """Indices of the states whose derivatives the network adds to."""
+    """Returns the indices of the states whose derivatives the network adds to."""
     if isinstance(rest, bool):
         return tuple(range(len(system.states))) if rest else ()
     for name in rest:
@@ -755,17 +757,17 @@ def corrected_states(system: System, rest: bool | Sequence[str]) -> tuple[int, .
 
 
 class Sparse(Known):
-    """Equations of few terms, which `fit` finds in the training data; it then fits their constants.
+    """Equations with few terms, which `fit` discovers in the training data before it fits their constants.
 
     ```python
     fit = node_fit.fit(train, field=node_fit.Sparse)
     print(fit.options.field.keywords["equations"], fit.constants)
     ```
 
-    `node_fit.discover` finds rivals, too, and says more. All states must be measured. The arguments are those of
-    `node_fit.discover`.
+    `node_fit.discover` also returns competing equations and more details. All states must be measured. The arguments
+    are those of `node_fit.discover`.
 
-    **Raises:** `ValueError` if it is called, since equations are found in data.
+    **Raises:** `ValueError` if it is called, since equations are discovered in data.
     """
 
     is_sought: ClassVar[bool] = True
@@ -787,8 +789,9 @@ class Sparse(Known):
 
 
 class Mechanical(Known):
-    """The equations of motion of a mechanism, which `fit` finds in positions, velocities and forces; it then fits their
-    constants: masses, gravity, springs and friction.
+    """The equations of motion of a mechanism, which `fit` discovers in positions, velocities and forces.
+
+    It then fits their constants: masses, gravity, springs and friction.
 
     ```python
     fit = node_fit.fit(train, field=node_fit.Mechanical)
@@ -797,12 +800,12 @@ class Mechanical(Known):
 
     Up to three coordinates are written as masses on springs, as a chain of links or as pendulums on a cart, whichever
     explains the records best. States are all positions and all velocities; inputs are forces or torques, each on a
-    coordinate of its own.
+    different coordinate.
 
-    **Arguments:** `positions`, `velocities`: names of states, the velocity of each position at its place; by default,
-    those of which each velocity's integral is what a position changes by.
+    **Arguments:** `positions`, `velocities`: names of states, in the same order; by default, velocities are paired with
+    the positions whose changes equal their integrals.
 
-    **Raises:** `ValueError` if it is called, since equations are found in data.
+    **Raises:** `ValueError` if it is called, since equations are discovered in data.
     """
 
     is_sought: ClassVar[bool] = True

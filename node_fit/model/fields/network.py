@@ -1,4 +1,4 @@
-"""Fields without equations: linear, a multilayer perceptron of the first or the second order, or a polynomial."""
+"""Fields without equations: linear, multilayer perceptrons of first or second order, and polynomials."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ class Linear(AbstractVectorField):
 
     **Arguments:**
 
-    - `states`, `inputs`: sizes of `y` and `u`, given by the data.
+    - `states`, `inputs`: sizes of `y` and `u`, set from the data.
     - `key`: PRNG key of the initial coefficients.
     """
 
@@ -46,12 +46,14 @@ class Linear(AbstractVectorField):
         return self
 
     def coefficients(self) -> dict[tuple[int, ...], np.ndarray]:
-        """The coefficients of each variable and the constant, by exponents of states and inputs; in scaled units, shape
-        `(state,)`."""
-        weight, bias = (np.asarray(jax.device_get(each), np.float64) for each in (self.layer.weight, self.layer.bias))
+        """Returns the coefficients of variables and the constant by exponents of states and inputs.
+
+        They are in scaled units, with shape `(state,)`.
+        """
+        weight, bias = (np.asarray(jax.device_get(array), np.float64) for array in (self.layer.weight, self.layer.bias))
         count = weight.shape[1]
-        found = {tuple(int(place == other) for other in range(count)): weight[:, place] for place in range(count)}
-        return found | {(0,) * count: bias}
+        result = {tuple(int(place == index) for index in range(count)): weight[:, place] for place in range(count)}
+        return result | {(0,) * count: bias}
 
 
 Activation = Literal["tanh", "softplus", "silu", "gelu", "relu", "sin"]
@@ -95,19 +97,19 @@ class Layers(eqx.Module):
         return self.layers[-1](x)
 
     def silenced(self) -> "Layers":
-        """The same with a last layer of zeros: a correction that is zero at first."""
+        """Returns the layers with zeros in the last one, for a correction that is initially zero."""
         return eqx.tree_at(lambda s: s.layers[-1], self, replace_fn=lambda last: jax.tree.map(jnp.zeros_like, last))
 
 
 @stored_as("AngularLayers")
 class AngularLayers(Layers):
-    """Layers that see the sine and cosine of angles in place of their scaled values.
+    """Layers that take the sine and cosine of angles instead of their scaled values.
 
     **Arguments:**
 
-    - `inputs`, `outputs`, `options`: as of `Layers`.
-    - `scaler`: of all states.
-    - `angles`: places of angles among the inputs, each with the number of its state.
+    - `inputs`, `outputs`, `options`: as in `Layers`.
+    - `scaler`: scaler of all states.
+    - `angles`: maps positions of angles among the inputs to the indices of their states.
     """
 
     scaler: Scaler
@@ -127,23 +129,23 @@ class AngularLayers(Layers):
 
 
 def make_layers(inputs: int, outputs: int, scaler: Scaler | None, angles: Mapping[int, int], **options: Any) -> Layers:
-    """Layers that see angles, if there are some, by sine and cosine; arguments as of `AngularLayers`."""
+    """Makes layers that take angles, if any, as sine and cosine; arguments as in `AngularLayers`."""
     if scaler is None or not angles:
         return Layers(inputs, outputs, **options)
     return AngularLayers(inputs, outputs, scaler=scaler, angles=angles, **options)
 
 
 def angles_after(offset: int, scaler: Scaler | None) -> dict[int, int]:
-    """Places of angles in a list of so many numbers and all states, each with the number of its state."""
+    """Maps positions of angles in a list of `offset` numbers and all states to the indices of their states."""
     turns = () if scaler is None else scaler.turns
     return {offset + state: state for state, turn in enumerate(turns) if turn}
 
 
 @eqx.filter_jit
 def initial_layers(sizes: tuple[int, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Linear, ...]:
-    """Layers with the numbers that Equinox draws, all at once: each draw apart takes 0.1 s to compile.
+    """Draws the initial weights of Equinox's layers all at once, since a separate draw takes 0.1 s to compile.
 
-    A number depends on its key and its place alone, so the first ones of a long draw are those of a short one.
+    A number depends only on its key and position, so a long draw begins with the numbers of a short one.
     """
     shapes = [(n, m) for m, n in itertools.pairwise(sizes)]
     keys = jax.vmap(jax.random.split)(jax.random.split(key, len(shapes)))
@@ -166,16 +168,16 @@ class MLP(AbstractVectorField):
 
     **Arguments:**
 
-    - `states`, `inputs`: sizes of `y` and `u`, given by the data.
-    - `width`: units in each hidden layer; if None 64, or 16 beside a linear path.
-    - `depth`: number of hidden layers; if None 2, or 1 beside a linear path.
+    - `states`, `inputs`: sizes of `y` and `u`, set from the data.
+    - `width`: units in each hidden layer; if None 64, or 16 with a linear path.
+    - `depth`: number of hidden layers; if None 2, or 1 with a linear path.
     - `activation`: `tanh` (smooth, and on a CPU several times cheaper than `softplus`), `softplus`, `silu`, `gelu`,
       `relu` or `sin`.
-    - `time`: whether the field sees the time.
-    - `linear`: whether there is a linear path beside the network, which then begins at zero. In `fit`, None stands for
-      whether it begins with a linear model.
-    - `angles`: the scaler of the states, if some are angles, whose sine and cosine the network sees; given by `fit`.
-    - `key`: for the initial weights.
+    - `time`: whether the field depends on time.
+    - `linear`: whether to add a linear path to the network, which is then initially zero. In `fit`, None adds one if
+      the fit begins with a linear model.
+    - `angles`: the scaler of the states, if some are angles; the network takes their sine and cosine. Set by `fit`.
+    - `key`: PRNG key of the initial weights.
 
     **Raises:** `ValueError` if a size is out of range or the activation is unknown.
     """
@@ -219,7 +221,7 @@ class MLP(AbstractVectorField):
 
     @property
     def penalised(self) -> PyTree:
-        """What a prior around 0 penalises: not the linear path."""
+        """The parameters with a prior around 0, which exclude the linear path."""
         return self.network
 
     def __call__(
@@ -233,21 +235,21 @@ class MLP(AbstractVectorField):
         return self.path
 
 
-# The unit of `LogTimeMLP`'s time, in logarithms: over many decades, its network sees numbers of order one.
+# Scale of `LogTimeMLP`'s logarithmic time, so that its network's input is of order one over many decades.
 LOG_TIMES = 4.0
 
 
 @stored_as("LogTimeMLP")
 class LogTimeMLP(AbstractVectorField):
-    """`dy/ds = MLP(s, y, u)`, where `s` is the logarithm of time: of records whose rows span decades of time.
+    """`dy/ds = MLP(s, y, u)` with the logarithm of time `s`, for records that span decades of time.
 
-    Rates that differ by decades are of order one in `s = log(1 + t / shortest)`, whatever the stiffness, so that
-    explicit steps suffice. The field depends on the time since the beginning of the training data.
+    Rates that differ by decades are of order one in `s = log(1 + t / shortest)`, whatever the stiffness, so explicit
+    steps are sufficient. The field depends on the time since the beginning of the training data.
 
     **Arguments:**
 
     - `system`: scales of the time, states and inputs.
-    - `shortest`: the shortest interval that matters [unit of time], such as the shortest between two rows.
+    - `shortest`: the shortest relevant interval [unit of time], such as the shortest between two rows.
     - `width`, `depth`, `activation`: network options, as in `MLP`.
     - `key`: PRNG key of the initial weights.
 
@@ -304,7 +306,7 @@ class SecondOrder(AbstractVectorField):
     - `width`, `depth`, `activation`, `time`: network options, as in `MLP`.
     - `key`: PRNG key of the initial weights.
 
-    **Raises:** `ValueError` unless there are as many velocities as positions.
+    **Raises:** `ValueError` unless the numbers of velocities and positions are equal.
     """
 
     network: Layers
@@ -353,7 +355,7 @@ class SecondOrder(AbstractVectorField):
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"], half: int
     ) -> Float[Array, " position"]:
         if self.system.measured < y.shape[0]:
-            return y[half:]  # Hidden velocities have no units other than the solver's.
+            return y[half:]  # Hidden velocities are always in the solver's units.
         _, states, _ = self.system.in_users_units(t, y, u)
         velocities = jnp.concatenate([states[half:], jnp.zeros_like(states[half:])])
         return self.system.scaled_rates(states, velocities)[:half]
@@ -364,18 +366,18 @@ HIGHEST_DEGREE, MOST_TERMS = 7, 1000
 
 @stored_as("Polynomial")
 class Polynomial(AbstractVectorField):
-    """`dy/dt = A y + B u + c + P m(y, u)`, where `m` are the monomials of a degree from 2 up.
+    """`dy/dt = A y + B u + c + P m(y, u)`, where `m` are the monomials of degree 2 and higher.
 
-    It is smooth, needs few numbers for few states, and leaves the range of its data by growing fast. The monomials are
-    those of states and inputs in scaled units, and their coefficients begin at zero.
+    It is smooth and needs few parameters for few states, but grows fast outside the range of the data. The monomials
+    are those of states and inputs in scaled units, and their coefficients are initially zero.
 
     **Arguments:**
 
-    - `states`, `inputs`: sizes of `y` and `u`, given by the data.
+    - `states`, `inputs`: sizes of `y` and `u`, set from the data.
     - `degree`: the highest degree of a monomial.
     - `key`: PRNG key of the initial linear coefficients.
 
-    **Raises:** `ValueError` if the degree is out of range, or there would be over 1,000 monomials.
+    **Raises:** `ValueError` if the degree is out of range, or leads to more than 1,000 monomials.
     """
 
     has_linear_part: ClassVar[bool] = True
@@ -383,7 +385,7 @@ class Polynomial(AbstractVectorField):
     has_network: ClassVar[bool] = False
     weight: Float[Array, "state term"]
     path: Linear
-    # The variables of each monomial, by number and with repetition; the last number stands for a factor of one.
+    # Indices of the variables of each monomial, with repetition; the last index stands for a factor of one.
     factors: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
     @checks_arguments
@@ -407,7 +409,7 @@ class Polynomial(AbstractVectorField):
 
     @property
     def penalised(self) -> PyTree:
-        """What a prior around 0 penalises: not the linear path."""
+        """The parameters with a prior around 0, which exclude the linear path."""
         return self.weight
 
     def __call__(
@@ -431,6 +433,6 @@ class Polynomial(AbstractVectorField):
         return [tuple(powers.count(variable) for variable in variables) for powers in self.factors]
 
     def coefficients(self) -> dict[tuple[int, ...], np.ndarray]:
-        """The coefficients of each monomial, by exponents of states and inputs; in scaled units, shape `(state,)`."""
+        """Returns coefficients of monomials by exponents of states and inputs; in scaled units, shape `(state,)`."""
         weight = np.asarray(jax.device_get(self.weight), np.float64)
         return self.path.coefficients() | {powers: weight[:, term] for term, powers in enumerate(self.exponents)}

@@ -1,1 +1,1 @@
-"""Rules for the first state of a trajectory."""
+"""Rules for the initial state of a trajectory."""

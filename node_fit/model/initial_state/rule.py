@@ -1,4 +1,4 @@
-"""Rules for the first state of a trajectory: their base class, the first measurement, and what the system states."""
+"""Rules for the initial state of a trajectory: base class, first measurement, expressions, and steady state."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -25,19 +25,19 @@ from ..fields.known import ConstantConfig, Constants
 from ..system import System
 
 Starts = Float[Array, "trajectory state"]
-# From starts and a batch to the channels at its times, in scaled units; not finite where a solve fails. Only
-# forward-mode derivatives exist.
+# Maps starts and a batch to the channels at its times, in scaled units; not finite if a solve fails. Only forward-mode
+# derivatives exist.
 Simulate = Callable[[Starts, Batch], Float[Array, "trajectory time channel"]]
-# The start of states that a trajectory never shows: of each by its name, or one number for all.
+# The start of states that are never measured in a trajectory: by name, or one number for all.
 Absent = float | Mapping[str, float] | None
 
 
 @stored_as("Guess")
 class Guess(eqx.Module):
-    """A start from the first measured value of each channel, and from what the user knows of other states.
+    """An initial state from the first measured value of each channel, and user-defined values for other states.
 
     - `measured`: number of measured states; the others are hidden.
-    - `absent`: scaled start of each state that is never measured in a trajectory; None where the user gave none.
+    - `absent`: scaled start of each state that is never measured in a trajectory; None if the user gave none.
     """
 
     measured: int = eqx.field(static=True)
@@ -45,15 +45,15 @@ class Guess(eqx.Module):
 
     @staticmethod
     def of(system: System, batch: Batch, absent: Absent) -> "Guess":
-        """The guess for a system.
+        """Makes the guess for a system.
 
         **Arguments:**
 
         - `batch`: the training data.
-        - `absent`: start of states that a trajectory never shows, in the user's units: of each by its name, or one
-            number for all. Without one, it is the training mean, and 0 for a hidden state.
+        - `absent`: start of states that are never measured in a trajectory, in the user's units: by name, or one number
+            for all. The default is the training mean, and 0 for a hidden state.
 
-        **Raises:** `ValueError` if a name is none of a state that is absent somewhere, or a value is not within bounds.
+        **Raises:** `ValueError` if a name is not that of a state that is absent somewhere, or a value is out of bounds.
         """
         shown: list[bool] = np.atleast_1d(batch.seen.all(axis=0)).tolist()
         lacking = [name for at, name in enumerate(system.states) if at >= system.measured or not shown[at]]
@@ -82,12 +82,12 @@ class Guess(eqx.Module):
 
     @property
     def told(self) -> tuple[bool, ...]:
-        """Of which states the user gave that start."""
+        """Whether the user gave `absent`, for each state."""
         return tuple(value is not None for value in self.absent)
 
     @property
     def unknown(self) -> tuple[int, ...]:
-        """The hidden states of which the user gave no start, by number."""
+        """The indices of hidden states without a user-defined start."""
         return tuple(at for at, told in enumerate(self.told) if at >= self.measured and not told)
 
     @property
@@ -96,25 +96,25 @@ class Guess(eqx.Module):
         return any(self.told[self.measured :])
 
     def shows(self, batch: Batch) -> Bool[Array, "trajectory state"]:
-        """Which states are measured in a trajectory; hidden ones are not."""
+        """Returns whether each state is measured in a trajectory; hidden states are not."""
         seen = batch.seen[:, : self.measured]
         return jnp.concatenate([seen, jnp.zeros((seen.shape[0], len(self.absent) - self.measured), bool)], axis=1)
 
 
 def describe_known_starts(start: "AbstractStart", system: System) -> str:
-    """What a prediction uses of a new trajectory, and the hidden states whose start the user gave."""
+    """Describes the data of a new trajectory that a prediction uses, and user-defined starts of hidden states."""
     guess = start.guess
     values = system.scaler.unscale_states(np.array([value or 0.0 for value in guess.absent]))
-    known = [
+    texts = [
         f"{name} = {value:.6g}"
-        for at, (name, value, told) in enumerate(zip(system.states, values.tolist(), guess.told, strict=True))
-        if told and at >= guess.measured
+        for index, (name, value, is_known) in enumerate(zip(system.states, values.tolist(), guess.told, strict=True))
+        if is_known and index >= guess.measured
     ]
-    return start.given + (f"; {', '.join(known)} (start.absent)" if known else "")
+    return start.given + (f"; {', '.join(texts)} (start.absent)" if texts else "")
 
 
 def check_named(absent: Mapping[str, float], states: Sequence[str], lacking: Sequence[str]) -> None:
-    """Refuses a start of what is no state, or of a state that every trajectory shows."""
+    """Raises an error if a name is not a state, or a state that is measured in every trajectory."""
     for name, value in absent.items():
         if name not in states:
             known = ", ".join(states)
@@ -130,110 +130,114 @@ def check_named(absent: Mapping[str, float], states: Sequence[str], lacking: Seq
 
 
 class AbstractStart(eqx.Module, metaclass=Part):
-    """A rule that gives the states at the first time of each trajectory, in scaled units.
+    """A rule for the states at the first time of each trajectory, in scaled units.
 
     A rule is made by calling its class with `(system, batch, key=...)`, where `batch` holds the training data. Its
     initial guess is `guess`.
     """
 
     guess: eqx.AbstractVar[Guess]
-    # Whether trajectories start at their first measurement as it is, noise included; and whether the starts of measured
+    # Whether trajectories start exactly at their first measurement, noise included; and whether the starts of measured
     # states are fitted.
     is_first_measurement: ClassVar[bool] = False
     is_fitted: ClassVar[bool] = False
 
     @property
     def penalised(self) -> PyTree:
-        """What a prior around 0 penalises: of most rules nothing."""
+        """The parameters with a prior around 0; None for most rules."""
         return None
 
     @classmethod
     def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:
-        """Whether a rule that is still to be made would give the start of any window.
+        """Whether a rule made with these options would provide the start of any window.
 
-        **Arguments:** `absent`: as it would be given. `hides`: whether there may be hidden states.
+        **Arguments:** `absent`: as passed to the rule. `hides`: whether hidden states are possible.
         """
         return True
 
     @abc.abstractmethod
     def __call__(self, batch: Batch) -> Starts:
-        """The starts of the training trajectories, or windows of them, in `batch`; training differentiates this."""
+        """Computes the starts of training trajectories or windows in `batch`; training differentiates this."""
 
     @abc.abstractmethod
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
-        """The starts of any trajectories by the same rule, for the current model."""
+        """Estimates the starts of any trajectories with the same rule, for the current model."""
 
     def completed(self, starts: Starts, field: VectorField, batch: Batch) -> Starts:
-        """The starts, where they depend on the vector field too."""
+        """Completes starts that also depend on the vector field."""
         return starts
 
     @property
     def past(self) -> int:
-        """Number of rows that it reads up to a trajectory's start, that row included; 0 if it reads no earlier rows."""
+        """Number of rows read up to and including a trajectory's start; 0 if it reads no earlier rows."""
         return 0
 
     @property
     def washout(self) -> int:
-        """How many rows are simulated between the start and the first row that counts, if there are so many."""
+        """Number of rows simulated between the start and the first row that counts, if the trajectory has enough."""
         return 0
 
     @property
     def given_rows(self) -> int | None:
-        """Number of rows that give a start, and so do not test the model; all rows if None."""
+        """Number of rows that determine a start, and so do not test the model; all rows if None."""
         return 1
 
     @property
     def read_rows(self) -> int:
-        """Number of measured rows that a start is read from: with far fewer, it is none that training has seen."""
+        """Number of measured rows that a start is estimated from; with far fewer, it is unlike those in training."""
         return 1
 
     def needed(self, batch: Batch) -> Batch:
-        """The rows of a batch that `estimate` needs, on the host: few, so that a long record compiles nothing new."""
+        """Returns the few rows of a batch that `estimate` needs, on the host, so that long records do not recompile."""
         return first_rows(batch, 1)
 
     def shared(self, needed: Batch) -> tuple["AbstractStart", Batch]:
-        """A rule and a batch with the same starts as those of `needed`, so that rules which differ only in the rows
-        that they read share a program."""
+        """Returns a rule and a batch with the same starts as those of `needed`.
+
+        Rules that differ only in the rows that they read thus share a program.
+        """
         return self, needed
 
     def begun_at(self, starts: Float[AnyArray, " state"]) -> "AbstractStart":
-        """The rule to begin a fit with, where it fits starts: those of hidden states, and what is added to those of
-        measured ones, in scaled units."""
+        """Returns the rule with new initial values of fitted starts.
+
+        **Arguments:** `starts`: starts of hidden states, and increments of those of measured ones, in scaled units.
+        """
         return self
 
     def with_past_map(
         self, matrix: Float[np.ndarray, "state feature"], shift: Float[np.ndarray, " state"]
     ) -> "AbstractStart":
-        """The rule to begin a fit with, if it corrects its guess by an affine map of the past rows; else as it is."""
+        """Returns the rule with an initial affine map of the past rows, if it corrects its guess with one."""
         return self
 
     def adapted(self, batch: Batch) -> "AbstractStart":
-        """The rule for other training trajectories, given in `batch`."""
+        """Returns the rule for other training trajectories, those of `batch`."""
         return self
 
     @property
     @abc.abstractmethod
     def reads_windows(self) -> bool:
-        """Whether the rule gives the start of any window of a trajectory."""
+        """Whether the rule provides the start of any window of a trajectory."""
 
     @property
     @abc.abstractmethod
     def given(self) -> str:
-        """What a prediction of a new trajectory uses of it, in words for the summary."""
+        """The data of a new trajectory that a prediction uses, in words for the summary."""
 
 
 @stored_as("First")
 class First(AbstractStart):
-    """Each trajectory starts at the first measured value of each state; hidden states where the user says.
+    """Starts at the first measured value of each state; hidden states at user-defined values.
 
-    A hidden state of which the user says nothing starts at a value that is trained, from 0 on.
+    Hidden states without one start at a trained value, initialized to 0.
 
     **Arguments:**
 
     - `system`, `batch`: the system, and the training data.
-    - `absent`: known start of states that a trajectory never shows, such as hidden ones, in the user's units: a number
-      for all, or one for each by its name, such as `{"S": 1e4}`. It is not trained. If None, the start of a
-      measured state is its training mean.
+    - `absent`: known start of states that are never measured in a trajectory, such as hidden ones, in the user's units:
+      a number for all, or numbers by name, such as `{"S": 1e4}`. It is not trained. If None, the start of a measured
+      state is its training mean.
     - `key`: not used.
     """
 
@@ -267,7 +271,7 @@ class First(AbstractStart):
 
     @property
     def reads_windows(self) -> bool:
-        return not self.guess.knows_hidden  # That is the start of a trajectory, not of any window.
+        return not self.guess.knows_hidden  # A known hidden state is that of a trajectory's start, not of any window.
 
     @property
     def given(self) -> str:
@@ -276,22 +280,22 @@ class First(AbstractStart):
 
 @stored_as("Stated")
 class Stated(AbstractStart):
-    """Each trajectory starts where expressions say, from constants that are fitted and from its first inputs.
+    """Starts at the values of expressions of fitted constants and first inputs.
 
     A constant is a start that all trajectories share; inputs that do not change in a trajectory (`data.covariates`)
-    give each its own. States without an expression start at their first measured value, hidden ones at
-    `absent`, or at 0.
+    make starts differ between trajectories. States without an expression start at their first measured value, hidden
+    ones at `absent`, or at 0.
 
     **Arguments:**
 
     - `system`, `batch`: the system, and the training data.
     - `values`: for each state, an expression in the user's units, such as `{x: x0, gut: F*dose}`.
-    - `constants`, `local`, `groups`: as of the field `Known`.
-    - `absent`: start of a state without an expression that is never measured in a trajectory, in the user's units: a
-      number for all, or one for each by its name; if None, its training mean, and 0 for a hidden state.
+    - `constants`, `local`, `groups`: as in the field `Known`.
+    - `absent`: start of states without an expression that are never measured in a trajectory, in the user's units: a
+      number for all, or numbers by name; if None, the training mean, and 0 for a hidden state.
     - `key`: not used.
 
-    **Raises:** `ValueError` if an expression uses an unknown name, or is of what is not a state.
+    **Raises:** `ValueError` if an expression uses an unknown name, or is for a name that is not a state.
     """
 
     is_fitted: ClassVar[bool] = True
@@ -329,8 +333,8 @@ class Stated(AbstractStart):
         def one(t: AnyArray, y: Float[Array, " state"], u: Float[AnyArray, " input"]) -> Float[Array, " state"]:
             time, states, inputs = self.system.in_users_units(jnp.asarray(t), y, jnp.asarray(u))
             names = self.system.named(time, states, inputs)
-            given = names | self.values(names | self.constants.at(names))
-            stated = jnp.stack([given[name] for name in self.system.states])
+            values = names | self.values(names | self.constants.at(names))
+            stated = jnp.stack([values[name] for name in self.system.states])
             scaled = self.system.in_solver_units(time, stated, inputs)[1]
             return jnp.where(jnp.array([name in self.stated for name in self.system.states]), scaled, y)
 
@@ -366,17 +370,17 @@ STEADY_STEPS = 100
 
 @stored_as("Steady")
 class Steady(AbstractStart):
-    """Each trajectory starts where nothing changes under its first inputs: the system had rested before.
+    """Starts at the steady state under a trajectory's first inputs, for systems at rest before.
 
-    The states are found by Levenberg and Marquardt's method from the first measurements, and differentiated by the
-    implicit function theorem. They should be the only steady state near there. If totals are conserved, every total has
-    one: start with a row long before the first sample instead.
+    The steady state is found with the Levenberg-Marquardt method from the first measurements, and differentiated with
+    the implicit function theorem. It should be the only steady state nearby. If totals are conserved, every total has
+    its own steady state: start with a row long before the first sample instead.
 
     **Arguments:**
 
     - `system`, `batch`: the system, and the training data.
-    - `absent`: where the search begins for states that a trajectory never shows, in the user's units: a number for all,
-      or one for each by its name; if None, at its training mean, and at 0 for a hidden state.
+    - `absent`: initial guess of states that are never measured in a trajectory, in the user's units: a number for all,
+      or numbers by name; if None, the training mean, and 0 for a hidden state.
     - `key`: not used.
     """
 
@@ -396,8 +400,8 @@ class Steady(AbstractStart):
         tolerance = 1e-5 if starts.dtype == jnp.float32 else 1e-10
 
         def rates(y: Float[Array, " state"], at: tuple[VectorField, Array, Array]) -> Float[Array, " state"]:
-            own, t, u = at
-            return own(t, y, u)
+            vector_field, t, u = at
+            return vector_field(t, y, u)
 
         def one(start: Float[Array, " state"], t: Float[AnyArray, ""], u: Float[AnyArray, " input"]) -> Array:
             return optx.root_find(
@@ -406,7 +410,7 @@ class Steady(AbstractStart):
                 start,
                 args=(field, t, u),
                 max_steps=STEADY_STEPS,
-                # A model in training may have no steady state; its slowest point nearby serves as well.
+                # A model in training can lack a steady state; its slowest point nearby is good enough.
                 throw=False,
                 adjoint=optx.ImplicitAdjoint(lx.AutoLinearSolver(well_posed=False)),
             ).value

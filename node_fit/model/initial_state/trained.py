@@ -1,4 +1,4 @@
-"""Starts that training finds: fitted, one for each trajectory, or read from measurements by a network."""
+"""Trained initial states: fitted for each trajectory, or estimated from measurements with a network."""
 
 import copy
 from dataclasses import replace
@@ -19,30 +19,30 @@ from ..fields.network import Activation, Layers
 from ..system import System
 from .rule import Absent, AbstractStart, Guess, Simulate, Starts
 
-# A residual that stands for "not solved".
+# Residual of a failed solve.
 FAR_START = 1e3
-# The start of a new trajectory is fitted in a program for at least so many rows, a power of 4.
+# Minimum number of rows, a power of 4, in a program that fits the start of a new trajectory.
 MIN_PADDED_ROWS = 64
 
 
 @eqx.filter_jit
 def guess_starts(guess: Guess, batch: Batch) -> Starts:
-    """The guess by one program: each operation apart takes a while to compile."""
+    """Computes the guess in one program, since separate operations take longer to compile."""
     return guess(batch)
 
 
 @stored_as("Fitted")
 class Fitted(AbstractStart):
-    """The starts of training trajectories are parameters; the start of a new one solves a small least-squares problem.
+    """Starts that are parameters for training trajectories, and solve a small least-squares problem for new ones.
 
     **Arguments:**
 
     - `system`, `batch`: the system, and the training data, whose first measurements are the initial guess.
     - `given`: number of rows of a new trajectory to which its start is fitted; all if None. If the first rows of a
       trajectory do not count in the score (a forecast), the start is fitted to those instead.
-    - `absent`: known start of states that a trajectory never shows, such as hidden ones, in the user's units: a number
-      for all, or one for each by its name. It is then not fitted. If None, it is fitted from the training
-      mean, and of a hidden state from 0.
+    - `absent`: known start of states that are never measured in a trajectory, such as hidden ones, in the user's units:
+      a number for all, or numbers by name. It is then not fitted. If None, the start is fitted from the training mean,
+      or from 0 for a hidden state.
     - `key`: not used.
     """
 
@@ -71,18 +71,18 @@ class Fitted(AbstractStart):
         return jnp.where(self.free(batch), self.values[batch.index], self.guess(batch))
 
     def free(self, batch: Batch) -> Bool[Array, "trajectory state"]:
-        """Which starts are fitted."""
+        """Returns whether each start is fitted."""
         return self.guess.shows(batch) | ~jnp.array(self.guess.told)[None]
 
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         def one(row: Int[Array, ""]) -> Float[Array, " state"]:
-            own: Batch = jax.tree.map(lambda x: x[row][None], batch)
-            guess, free, mask = self.initial(own), self.free(own), self.given_mask(own)
+            single: Batch = jax.tree.map(lambda x: x[row][None], batch)
+            guess, free, mask = self.initial(single), self.free(single), self.given_mask(single)
 
             def residuals(start: Float[Array, " state"]) -> Float[Array, " residual"]:
-                ys = simulate(jnp.where(free, start[None], guess), own)
-                # A start from which the solve fails counts as far off, so that the search turns back.
-                misfit = own.weighted(jnp.where(jnp.isfinite(ys), ys - own.middles, FAR_START))
+                ys = simulate(jnp.where(free, start[None], guess), single)
+                # Large residuals for a failed solve make the search turn back.
+                misfit = single.weighted(jnp.where(jnp.isfinite(ys), ys - single.middles, FAR_START))
                 return jnp.where(mask, misfit, 0).reshape(-1)
 
             typical = jnp.where(free[0], self.values.mean(axis=0), guess[0])
@@ -95,25 +95,25 @@ class Fitted(AbstractStart):
         return eqx.tree_at(lambda start: start.values, self, self.initial(placed))
 
     def reading(self, rows: int | None) -> "Fitted":
-        """The same start, which is fitted to this number of rows of a new trajectory; to all if None."""
+        """Returns the same start, fitted to this number of rows of a new trajectory; to all if None."""
         alike = copy.copy(self)
         object.__setattr__(alike, "rows", rows)
         return alike
 
     def begun_at(self, starts: Float[AnyArray, " state"]) -> "Fitted":
         unknown = np.array(self.guess.unknown, int)
-        given = jnp.asarray(starts, float)
-        values = jnp.asarray(self.values).at[:, : self.guess.measured].add(given[: self.guess.measured])
-        return eqx.tree_at(lambda start: start.values, self, values.at[:, unknown].set(given[unknown]))
+        shifts = jnp.asarray(starts, float)
+        values = jnp.asarray(self.values).at[:, : self.guess.measured].add(shifts[: self.guess.measured])
+        return eqx.tree_at(lambda start: start.values, self, values.at[:, unknown].set(shifts[unknown]))
 
     def initial(self, batch: Batch) -> Starts:
-        """First measurements; for hidden states whose start is not known, the mean of the fitted starts."""
+        """Returns first measurements; for hidden states with an unknown start, the mean of the fitted starts."""
         typical = jnp.broadcast_to(self.values.mean(axis=0), (batch.first.shape[0], self.values.shape[1]))
-        unknown = jnp.array([at in self.guess.unknown for at in range(self.values.shape[1])])[None]
+        unknown = jnp.array([index in self.guess.unknown for index in range(self.values.shape[1])])[None]
         return jnp.where(unknown, typical, self.guess(batch))
 
     def given_mask(self, batch: Batch) -> Bool[AnyArray, "trajectory time channel"]:
-        """The measurements that a start may be fitted to."""
+        """Returns the mask of measurements that a start can be fitted to."""
         context = batch.known & ~batch.mask
         rows = np.arange(batch.ts.shape[1])[None, :, None]
         first = batch.known if self.rows is None else batch.known & (rows < self.rows)
@@ -127,7 +127,7 @@ class Fitted(AbstractStart):
     def needed(self, batch: Batch) -> Batch:
         used = np.asarray(self.given_mask(batch)).any(axis=(0, 2))
         last = int(np.flatnonzero(used)[-1]) + 1 if used.any() else 1
-        # A power of 4, so that splits of one record share a program; what is filled up takes no steps.
+        # A power of 4, so that splits of one record share a program; padding takes no steps.
         return first_rows(batch, max(MIN_PADDED_ROWS, 1 << 2 * -(-(last - 1).bit_length() // 2)))
 
     def shared(self, needed: Batch) -> tuple["Fitted", Batch]:
@@ -147,7 +147,7 @@ class Fitted(AbstractStart):
         return f"fitted to {rows}; of a forecast, to the rows before it"
 
 
-# Trajectories of at least this multiple of the rows that are read have rows to spare before their start.
+# Trajectories with at least this multiple of the rows that are read can spare rows before their start.
 LONG_PAST = 8
 
 
@@ -155,21 +155,21 @@ LONG_PAST = 8
 class Encoder(AbstractStart):
     """A linear map and a network of neighbouring rows, which correct the measurement at the start.
 
-    It is the rule for hidden states, which measurements shortly before or after determine (Forgione and Piga, European
-    Journal of Control 59, 2021; Beintema, Toth and Schoukens, L4DC 2021). It reads the rows up to the start if
-    trajectories are long enough to spare them, else a trajectory's first rows. Both parts are zero at first.
+    This rule is intended for hidden states that are determined by measurements shortly before or after (Forgione and
+    Piga, European Journal of Control 59, 2021; Beintema, Toth and Schoukens, L4DC 2021). It reads the rows up to the
+    start if trajectories are long enough to spare them, else a trajectory's first rows. Both parts are initially zero.
 
     **Arguments:**
 
     - `system`, `batch`: the system, and the training data.
     - `rows`: number of rows that it reads.
-    - `before`: whether these are the rows up to the start, so that a trajectory is simulated from the last of them on;
-      by default if the training trajectories have at least eight times as many.
-    - `washout`: rows that are simulated between the start and the first one that counts, where there are so many: the
-      system's own damping takes away a part of the start's error.
+    - `before`: read the rows up to the start, and simulate a trajectory from the last of them on; by default if the
+      training trajectories have at least eight times this number of rows.
+    - `washout`: number of rows simulated between the start and the first row that counts, if the trajectory has enough:
+      the system's own damping reduces the error of the start.
     - `width`, `depth`, `activation`: of the network.
-    - `absent`: where a state starts that a trajectory never shows, before the correction, in the user's units: a number
-      for all, or one for each by its name; if None, its training mean, and 0 for a hidden state.
+    - `absent`: start, before the correction, of states that are never measured in a trajectory, in the user's units: a
+      number for all, or numbers by name; if None, the training mean, and 0 for a hidden state.
     - `key`: PRNG key of the initial weights.
 
     **Raises:** `ValueError` if a number is out of range.
@@ -222,7 +222,7 @@ class Encoder(AbstractStart):
         return self.guess(batch) + features @ self.matrix.T + self.shift[None] + jax.vmap(self.network)(features)
 
     def features(self, batch: Batch) -> Float[Array, "trajectory feature"]:
-        """Channels, whether they were measured, inputs, and times since the start, in the rows that it reads."""
+        """Returns channels, whether they were measured, inputs, and times since the start, in the rows it reads."""
         if self.before:
             return jnp.asarray(batch.past).reshape(batch.past.shape[0], -1)
         since = batch.ts - batch.ts[:, :1]
