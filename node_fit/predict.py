@@ -255,7 +255,7 @@ def check_starts(model: NeuralODE, data: Dataset) -> None:
 
     States whose initial value the user has set need none.
     """
-    known_starts = dict(zip(model.latent, model.start.guess.told, strict=True))
+    known_starts = dict(zip(model.latent, model.start.guess.is_stated, strict=True))
     rows = model.start.read_rows
     for row, name in enumerate(data.trajectories):
         measured = int(np.isfinite(data.ys[row, :rows]).any(axis=1).sum())

@@ -272,11 +272,11 @@ class Study:
         """Yields a trial to run: an interrupted one, else a new one, or `None` if `most` trials exist."""
         with ExitStack() as held:
             with self.exclusive():
-                trial = self.unfinished(held) or self.create(held, most)
+                trial = self.find_unfinished(held) or self.create(held, most)
                 words = [parameter.suggest(trial) for parameter in space] if trial else []
             yield None if trial is None else Trial(trial, words, self.directory(trial.number), self.interruption)
 
-    def unfinished(self, held: ExitStack) -> OptunaTrial | None:
+    def find_unfinished(self, held: ExitStack) -> OptunaTrial | None:
         """Returns an unfinished trial that no process has locked, or `None`."""
         for record in self.records(self.optuna.trial.TrialState.RUNNING):
             try:

@@ -184,7 +184,7 @@ def with_parameter(
     if not is_inside(np.array([value]), bounds).all():
         raise ValueError(f"{name} = {value:g} is not within the bounds of this constant, {bounds}.")
 
-    def changed(node: object) -> object:
+    def replace_parameter(node: object) -> object:
         if not isinstance(node, Constants):
             return node
         raw = [
@@ -193,7 +193,7 @@ def with_parameter(
         ]
         return eqx.tree_at(lambda group: group.raw, node, jnp.stack(raw) if raw else node.raw)
 
-    return jax.tree.map(changed, model, is_leaf=lambda node: isinstance(node, Constants)), u
+    return jax.tree.map(replace_parameter, model, is_leaf=lambda node: isinstance(node, Constants)), u
 
 
 def follow(

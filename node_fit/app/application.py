@@ -98,7 +98,7 @@ def run_command(config: DictConfig, imported: float, tracebacks: bool, trial: Pr
         first = True
         first = join_processes(config)
         if first:
-            with files.locked():
+            with files.hold_lock():
                 if is_petab(config):
                     from .petab_run import PEtabRun  # Few runs need it, and all would wait for it.
 
@@ -222,7 +222,7 @@ class Job:
         placement_of(self.config)
         parts = build_parts(self.config)
         with errors_of_data():
-            loaded, self.notes = parts.load_and_tell()
+            loaded, self.notes = parts.load_with_notes()
             for part in loaded.named().values():  # Including the test data, which the fit does not see.
                 parts.options.scaling.check(part)
             names = [name for part in loaded.named().values() for name in part.trajectories]
@@ -266,11 +266,11 @@ class Job:
         if alone and has_first_answer(self.windows, options.scaling.angles):
             say = functools.partial(self.console.print, soft_wrap=True, markup=False)
             picture = self.files.plots / FIT_PICTURE
-            self.answering = Answering(self.windows, picture, say, self.pictured, options.field)
+            self.answering = Answering(self.windows, picture, say, self.preview_trajectories, options.field)
             self.answering.begin()
 
     @property
-    def pictured(self) -> Sequence[str]:
+    def preview_trajectories(self) -> Sequence[str]:
         """The trajectories in plots during the fit: one by default, since drawing more would slow the fit."""
         first = self.windows[find_telling_role(self.windows)].trajectories[:1]
         return trajectories_to_plot(self.config) or first
@@ -280,8 +280,8 @@ class Job:
         if options.members.count > 1:
             return []
         if self.number is None and self.trial is None:
-            self.moving = MovingPicture(self.named, self.files.plots / FIT_PICTURE, self.pictured)
-        return [Rehearsal(self.named), *([] if self.moving is None else [self.moving])]
+            self.moving = MovingPicture(self.prediction_data, self.files.plots / FIT_PICTURE, self.preview_trajectories)
+        return [Rehearsal(self.prediction_data), *([] if self.moving is None else [self.moving])]
 
     def describe_change(self, summary: Summary) -> list[str]:
         """Compares the fit with the first answer, if one exists."""
@@ -312,7 +312,7 @@ class Job:
         """The number of this job in a multirun, or `None` outside of a multirun."""
         return self.hydra.job.num if self.hydra.mode == RunMode.MULTIRUN else None
 
-    def named(self, horizon: int | None = None) -> dict[str, Dataset]:
+    def prediction_data(self, horizon: int | None = None) -> dict[str, Dataset]:
         """Returns the data to predict, in windows if the config requests them or the model predicts no longer."""
         if horizon is None or self.config.evaluation.window:
             return self.windows
@@ -327,7 +327,7 @@ class Job:
         display.say("scoring the fit")
         chaos = fit.score_chaos(self.whole["train"], list(self.whole.values())[-1])
         names = trajectories_to_plot(self.config) or ()
-        report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos, pictured=names)
+        report = fit.assess(self.prediction_data(fit.horizon), self.config.evaluation.level, chaos, pictured=names)
         self.files.write_predictions(report.frame())
         display.say("drawing the fit")
         for earlier in (self.answering, self.moving):
@@ -364,7 +364,7 @@ class Job:
         page = None
         with warn_on_error(f"the plots in {self.files.plots} were", self.files.plots):
             assert report.simulated is not None
-            curves = Curves.of(report.simulated, report.weighed)
+            curves = Curves.of(report.simulated, report.weighted_splits)
             typical, slopes = fit.model.typical, None
             if len(typical.states) == 2 and typical.is_measured:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))

@@ -33,7 +33,7 @@ from ..runtime.placement import AnyArray, Placement, explain_memory
 from ..runtime.serialization import Json
 from ..sysid.state_space import StateSpace
 from ..training.callback import ENDED
-from ..uncertainty.confidence import ConfidenceInterval, Method, shown_with_interval
+from ..uncertainty.confidence import ConfidenceInterval, Method, format_with_interval
 
 # Methods for the confidence of constants.
 Sureness = Method | Literal["none"]
@@ -250,7 +250,7 @@ def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, J
     shown: list[str] = []
     for name, value in values.items():
         if name in intervals:
-            shown.append(shown_with_interval(name, ConfidenceInterval.of(intervals[name])))
+            shown.append(format_with_interval(name, ConfidenceInterval.of(intervals[name])))
         else:
             plain = f"{name} = {'-' if value is None else f'{value:.4g}'}"
             shown.append(f"{plain} ({held})" if held and intervals else plain)

@@ -53,9 +53,9 @@ from .config.composition import (
     check_hydra,
     constructor_hints,
     explain,
+    find_shipped,
     locate,
     parameters_of,
-    shipped,
     shipped_groups,
 )
 from .leaderboard import Leaderboard
@@ -66,7 +66,7 @@ def register() -> None:
     """Registers `${shipped:FILE}` with OmegaConf; every process that reads a config must call it."""
 
     def path_of(name: str) -> str:
-        return str(shipped("data", name) / name)
+        return str(find_shipped("data", name) / name)
 
     OmegaConf.register_new_resolver("shipped", path_of, replace=True)
 
@@ -125,7 +125,7 @@ def launch(
     try:
         words = complete(words, name)
         sys.argv[1:] = prepare(words)
-        conf = str(shipped("conf", "config.yaml"))
+        conf = str(find_shipped("conf", "config.yaml"))
         run = hydra.main(version_base="1.3", config_path=conf, config_name=config_name)(job)
         try:
             run()
@@ -138,7 +138,7 @@ def launch(
             print(f"stopped {ended}")
         sys.exit(130)
     except Exception as error:
-        Leaderboard.write_what_there_is()
+        Leaderboard.write_unfinished()
         if tracebacks:
             raise
         wrong = error.override if isinstance(error, OverrideParseException) else ""
@@ -593,7 +593,7 @@ def with_or_without_plus() -> Generator[None]:
     def apply_each(overrides: list[Override], config: DictConfig) -> None:
         for override in overrides:
             if (override.is_add() and exists(config, override.key_or_group)) or (
-                override.type == OverrideType.CHANGE and may_add(config, override.key_or_group, override.value())
+                override.type == OverrideType.CHANGE and can_add(config, override.key_or_group, override.value())
             ):
                 override.type = OverrideType.FORCE_ADD
             apply([override], config)
@@ -614,7 +614,7 @@ def exists(config: DictConfig, key: str) -> bool:
     return OmegaConf.is_dict(node) and name in node
 
 
-def may_add(config: DictConfig, key: str, value: object) -> bool:
+def can_add(config: DictConfig, key: str, value: object) -> bool:
     """Whether the nearest node's constructor accepts a key, as an argument or inside a mapping argument."""
     names = split_key(key)
     if names[0] == "hydra":

@@ -88,7 +88,7 @@ class Leaderboard(Callback):
         self.finish()
 
     @staticmethod
-    def write_what_there_is() -> None:
+    def write_unfinished() -> None:
         """Writes the leaderboard of a multirun that ended with an error, if files can still be written."""
         if Leaderboard.under_way:
             with contextlib.suppress(OSError):

@@ -56,7 +56,7 @@ class PopulationTask(NamedTuple):
         parts = build_parts(replace_precision(config))
         settings = settings_of(config)
         with errors_of_data():
-            splits, notes = replace(parts.data, split=parts.data.split.with_shares(0.0)).load_and_tell()
+            splits, notes = replace(parts.data, split=parts.data.split.with_shares(0.0)).load_with_notes()
         random = cast(RandomEffects, OmegaConf.to_container(config.random))
         return PopulationTask(splits, notes, random, settings, parts.options)
 
@@ -261,7 +261,7 @@ def describe_effects(fit: PopulationFit) -> list[str]:
     sentences: list[str] = []
     if fit.evaluated:
         return ["the parameters are those given; only the objective was computed"]
-    for name in fit.untold:
+    for name in fit.unidentified:
         test = fit.compare_without(name)
         sentences.append(
             f"the data tell little of how {name} differs between subjects (variance {fit.variances[name].value:.2g}, "
@@ -270,7 +270,7 @@ def describe_effects(fit: PopulationFit) -> list[str]:
     sentences += [
         f"the data do not tell that {name} differs between occasions (variance "
         f"{fit.occasion_variances[name].value:.2g}); leave it out of population.occasions"
-        for name in fit.untold_occasions
+        for name in fit.unidentified_occasions
     ]
     sentences += [
         f"{name} lies at the end of its bounds, {end:g}: the data would have it beyond, or tell nothing of it; change "

@@ -27,9 +27,9 @@ from .config.build import CONFIG_PARTS, WORDS
 from .config.composition import (
     OLD_NAMES,
     ConfigError,
+    find_shipped,
     read_config,
     rename_keys,
-    shipped,
     shipped_config,
     shipped_option,
 )
@@ -92,7 +92,7 @@ class RunDirectory:
         self.record = self.path / RECORD
 
     @contextmanager
-    def locked(self) -> Generator[None]:
+    def hold_lock(self) -> Generator[None]:
         """Locks the directory for a block of code, and removes leftovers of killed processes.
 
         **Raises:** `RunExists` if another process holds the lock.
@@ -327,12 +327,12 @@ def with_resumed(arguments: list[str]) -> list[str]:
     directory = Path(named[-1]).absolute()
     record = read_record(directory, named[-1])
     changes = [word for word in parsed.overrides if not word.startswith("resume=")]
-    conf = shipped("conf", CONFIG)
+    conf = find_shipped("conf", CONFIG)
     check_groups(changes, conf)
     # Relative paths in the config refer to the directory where the run was started.
     if Path(record["cwd"]).is_dir():
         os.chdir(record["cwd"])
-    changes = [*what_runs_code(directory, changes), *with_stored_names(directory, changes)]
+    changes = [*find_code_overrides(directory, changes), *with_stored_names(directory, changes)]
     # The stored config has no groups. Only the option of `device` can change, so add it.
     changes = [f"+{word}" if word.startswith("device=") else word for word in changes]
     place = [f"resume={quote_override(directory)}", f"hydra.run.dir={quote_override(directory)}"]
@@ -348,7 +348,7 @@ def quote_override(path: Path) -> str:
     return f"'{text}'"
 
 
-def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
+def find_code_overrides(directory: Path, changes: list[str]) -> list[str]:
     """Returns overrides for keys that load code, which must come from the caller.
 
     **Raises:** `ConfigError` if the run needs extensions that the caller does not name.
@@ -432,14 +432,14 @@ def unchangeable(key: str, before: str = "") -> ConfigError:
 def write_config(config: DictConfig) -> str:
     """Writes a config as YAML that composes to the same values: resolved, with `${` escaped."""
 
-    def escaped(node: object) -> object:
+    def escape(node: object) -> object:
         if is_json(node):
-            return {key: escaped(value) for key, value in node.items()}
+            return {key: escape(value) for key, value in node.items()}
         if is_list(node):
-            return [escaped(value) for value in node]
+            return [escape(value) for value in node]
         return node.replace("${", "\\${") if isinstance(node, str) else node
 
-    return OmegaConf.to_yaml(escaped(OmegaConf.to_container(config, resolve=True)))
+    return OmegaConf.to_yaml(escape(OmegaConf.to_container(config, resolve=True)))
 
 
 def with_new_keys(config: DictConfig) -> DictConfig:

@@ -66,7 +66,7 @@ def attempt(job: Job, task: Callable[[], Result]) -> Result | None:
 
 def prepare_job(job: Job, stack: ExitStack) -> PreparedJob:
     """Locks a job's directory, reads its data, and returns the job with its fit options."""
-    stack.enter_context(job.files.locked())
+    stack.enter_context(job.files.hold_lock())
     with scope(job.config.precision):
         options = job.prepare()
     if options.members.count > 1:

@@ -75,7 +75,7 @@ class Batch(eqx.Module):
     censored: Int[AnyArray, "trajectory time channel"] | None = None
     width: Float[AnyArray, "trajectory time channel"] | None = None
 
-    def weighted(
+    def weigh_residuals(
         self, residuals: Float[AnyArray, "trajectory time channel"]
     ) -> Float[AnyArray, "trajectory time channel"]:
         """Weights residuals by the inverse of their standard deviations, as far as these are known."""
@@ -111,7 +111,7 @@ class Batch(eqx.Module):
         - `washout`: number of rows by which the start is moved before that row.
         - `jumps`: scales events; without it, they are left out.
         """
-        data = scaler.marked(data)
+        data = scaler.mark_angles(data)
         history = past_rows(data, scaler, past, washout)
         data = replace(data, angles={})  # already unwrapped; keeps them in their turn when rows are cut off
         if past:

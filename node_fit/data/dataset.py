@@ -279,7 +279,7 @@ class Dataset(Trajectories):
                 "['_'.join(map(str, name)) for name in frame.columns]."
             )
         names = [str(name) for name in frame.columns]
-        in_index = [name for name in roles.fixed if name in frame.index.names and name not in names]
+        in_index = [name for name in roles.required_columns if name in frame.index.names and name not in names]
         if in_index:
             raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
         selected = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
@@ -293,12 +293,12 @@ class Dataset(Trajectories):
         )
         table = table_of_columns(selected, roles, options, origin)
 
-        def arranged(tables: Sequence[RawTable], roles: Roles) -> Assembled[Dataset]:
+        def arrange(tables: Sequence[RawTable], roles: Roles) -> Assembled[Dataset]:
             return assemble(
                 cls, as_rows(tables, roles), ["0"], roles, time_unit, units or {}, day_first, options=options
             )
 
-        assembled = with_limits([table], roles, arranged, censored=censored)
+        assembled = with_limits([table], roles, arrange, censored=censored)
         check_trajectories(constants, assembled.data.trajectories)
         return with_covariates(with_sigma(assembled, sigma, states), constants, units or {})
 
@@ -441,22 +441,22 @@ class Split:
                 f"validation and test leave nothing to fit: {self.share('validation')} + {self.share('test')} must be "
                 "below 1."
             )
-        if self.by == "trajectory" and self.timed:
+        if self.by == "trajectory" and self.is_by_time:
             raise ValueError("validation_from and test_from are times; they need by=time.")
-        if self.named and (self.timed or self.by == "time"):
+        if self.is_by_name and (self.is_by_time or self.by == "time"):
             raise ValueError("validation_trajectories and test_trajectories need by=trajectory and no times.")
         for key in ("validation_trajectories", "test_trajectories"):
             as_names(getattr(self, key) or (), key)
-        if self.restart and (self.named or self.by == "trajectory"):
+        if self.restart and (self.is_by_name or self.by == "trajectory"):
             raise ValueError("restart is for by=time; by trajectory, every part is simulated from its beginning.")
 
     @property
-    def timed(self) -> bool:
+    def is_by_time(self) -> bool:
         """Whether a part is defined by its first time."""
         return self.validation_from is not None or self.test_from is not None
 
     @property
-    def named(self) -> bool:
+    def is_by_name(self) -> bool:
         """Whether a part is defined by the names of its trajectories."""
         return self.validation_trajectories is not None or self.test_trajectories is not None
 
@@ -479,9 +479,9 @@ class Split:
         count = len(data.trajectories)
         if self.by != "auto":
             return How(self.by, f"by {self.by}, as split.by says")
-        if self.named:
+        if self.is_by_name:
             return How("trajectory", "by trajectory, since trajectories are named")
-        if self.timed:
+        if self.is_by_time:
             return How("time", "by time, since times are given")
         if count >= FEW_TRAJECTORIES:
             return How("trajectory", f"by trajectory, since there are {count}")
@@ -546,7 +546,7 @@ class Split:
 
     def cut_at(self, data: Dataset, fitted: Cut, rest: Cut, end: Cut) -> Splits:
         """Cuts the data at the times `fitted`, `rest` and `end`, common to all trajectories or one per trajectory."""
-        later = Dataset.after if self.restart else Dataset.scored_after
+        later = Dataset.after if self.restart else Dataset.score_after
         validation = later(data.until(rest), fitted) if np.any(fitted < rest) else None
         test = later(data, rest) if np.any(rest < end) else None
         return Splits(data.until(fitted), validation, test)

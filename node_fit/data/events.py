@@ -38,7 +38,7 @@ class Events:
         return Events(self.states, self.factor[rows], self.shift[rows])
 
     @staticmethod
-    def joined(parts: Sequence["Events | None"], shapes: Sequence[tuple[int, int]]) -> "Events | None":
+    def join(parts: Sequence["Events | None"], shapes: Sequence[tuple[int, int]]) -> "Events | None":
         """Concatenates the events of several datasets, padded to the longest.
 
         **Arguments:** `shapes`: numbers of trajectories and of rows of each dataset.
@@ -58,7 +58,7 @@ class Events:
         return Events(states, factor, shift)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """A sentence with the number of events."""
         count, trajectories = int(self.rows.sum()), int(self.rows.any(axis=1).sum())
         times = "1 time" if count == 1 else f"{count} times"

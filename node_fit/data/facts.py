@@ -157,9 +157,9 @@ def find_oddities(
     for index, name in enumerate(data.states):
         oddities += odd_state(data, index, name, logarithmic=name in scaling.log)
         if name in from_first and window is None:
-            oddities += late_start(data, index, name) + start_at_limit(data, index, name)
-        oddities += never_measured(data, index, name)
-        oddities += looks_set(data, index, name) if len(data.states) > 1 else []
+            oddities += describe_late_start(data, index, name) + start_at_limit(data, index, name)
+        oddities += describe_never_measured(data, index, name)
+        oddities += describe_set_levels(data, index, name) if len(data.states) > 1 else []
     for index, name in enumerate(data.inputs):
         values = data.us[..., index][data.valid]
         if np.ptp(values) == 0:
@@ -192,7 +192,7 @@ def unix_times(data: Dataset) -> list[str]:
     return []
 
 
-def late_start(data: Dataset, index: int, name: str) -> list[str]:
+def describe_late_start(data: Dataset, index: int, name: str) -> list[str]:
     """Detects trajectories that do not measure a state in the first row."""
     measured = np.isfinite(data.ys[..., index]) & data.valid
     late = np.flatnonzero(measured.any(axis=1) & ~measured[:, 0])
@@ -219,7 +219,7 @@ def start_at_limit(data: Dataset, index: int, name: str) -> list[str]:
     ]
 
 
-def never_measured(data: Dataset, index: int, name: str) -> list[str]:
+def describe_never_measured(data: Dataset, index: int, name: str) -> list[str]:
     """Detects trajectories without a value of a state that others measure."""
     measured = (np.isfinite(data.ys[..., index]) & data.valid).any(axis=1)
     lacking = np.flatnonzero(~measured)
@@ -233,7 +233,7 @@ def never_measured(data: Dataset, index: int, name: str) -> list[str]:
     ]
 
 
-def looks_set(data: Dataset, index: int, name: str) -> list[str]:
+def describe_set_levels(data: Dataset, index: int, name: str) -> list[str]:
     """Detects states with few levels, two or with jumps across levels, as in quantities set from outside."""
     values = data.ys[..., index]
     pairs = data.mask[:, 1:, index] & data.mask[:, :-1, index]

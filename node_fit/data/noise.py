@@ -17,7 +17,7 @@ FEWEST_RESIDUALS, LEAST_NOISE = 3, 1e-3
 UNKNOWN_NOISE = 0.1
 
 
-def is_relative(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"]:
+def relative_deviations(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"]:
     """Returns the standard deviation of each measurement in scaled units; for a bounded state, on the real line."""
     assert data.sigma is not None
     return np.where(np.isfinite(data.ys), data.sigma / np.asarray(scaler.state_scale, np.float64), 1.0)
@@ -25,7 +25,7 @@ def is_relative(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory 
 
 def noise_unit(data: Dataset, scaler: Scaler) -> float:
     """Returns the standard deviation of a weighted residual: the inverse root mean square of `1 / relative`."""
-    inverse = 1 / is_relative(data, scaler)[data.mask]
+    inverse = 1 / relative_deviations(data, scaler)[data.mask]
     return 1 / math.sqrt(float((inverse**2).mean())) if inverse.size else 1.0
 
 
@@ -113,4 +113,4 @@ def noise_weights(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajector
 
     Their mean square is 1, so losses stay of order one, and penalties keep their meaning.
     """
-    return noise_unit(data, scaler) / is_relative(data, scaler)
+    return noise_unit(data, scaler) / relative_deviations(data, scaler)

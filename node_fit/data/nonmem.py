@@ -98,7 +98,7 @@ class NONMEM(Table):
             censored=bool((rows["side"] != 0).any()),
         )
         events = [row for row in doses.jumps if row["trajectory"] in data.trajectories]
-        return self.scaling.marked(with_events(data, events) if events else data)
+        return self.scaling.mark_angles(with_events(data, events) if events else data)
 
     def infusions(self, doses: Doses) -> list[str]:
         """Returns the inputs that are rates of infusions.

@@ -92,7 +92,7 @@ class Scaling:
         """Turn of each angle, in its unit."""
         return dict.fromkeys(self.angles, TURNS[self.angle_unit])
 
-    def marked(self, data: Dataset) -> Dataset:
+    def mark_angles(self, data: Dataset) -> Dataset:
         """Returns the data with their angles marked, and thus unwrapped."""
         angles = {name: turn for name, turn in self.turns.items() if name in data.states}
         return dataclasses.replace(data, angles=data.angles | angles) if angles else data
@@ -166,7 +166,7 @@ class Scaler(eqx.Module):
             counted=tuple(name in counted for name in data.states) if counted else (),
             trajectories=tuple(trajectories),
         )
-        data = scaler.marked(data)
+        data = scaler.mark_angles(data)
         scaler.check(data)
         if identity:
             return scaler
@@ -184,7 +184,7 @@ class Scaler(eqx.Module):
             time_scale=np.asarray(characteristic_time(data.ts, (states - shift) / scale)),
         )
 
-    def extended(self, bounds: Sequence[Bounds], turns: Turns = ()) -> "Scaler":
+    def with_hidden_states(self, bounds: Sequence[Bounds], turns: Turns = ()) -> "Scaler":
         """Returns the scaler with additional hidden states of these bounds and turns, not shifted and not scaled."""
         more = len(bounds)
         turns_before = self.turns or (None,) * len(self.bounds)
@@ -196,7 +196,7 @@ class Scaler(eqx.Module):
             turns=(*turns_before, *(turns or (None,) * more)) if self.turns or turns else (),
         )
 
-    def marked(self, data: Dataset) -> Dataset:
+    def mark_angles(self, data: Dataset) -> Dataset:
         """Marks the angles of the data, which unwraps them, and numbers the trajectories.
 
         The first value of a count becomes missing.

@@ -173,9 +173,9 @@ class Table:
 
     def load(self) -> Splits:
         """Reads and splits the data."""
-        return self.load_and_tell()[0]
+        return self.load_with_notes()[0]
 
-    def load_and_tell(self) -> tuple[Splits, list[str]]:
+    def load_with_notes(self) -> tuple[Splits, list[str]]:
         """Loads the data, and describes automatic choices: the unit of timestamps, and the split."""
         data = self.read(self.path)
         check_rows(data)
@@ -187,8 +187,8 @@ class Table:
         data = add_noise(data, self.noise, self.noise_seed)
         split = self.split if test is None else replace(self.split, test=0.0, test_from=None, test_trajectories=None)
         parts = split(data) if test is None else split(data)._replace(test=test)
-        notes = [*data.notes, *tell_time(data, chosen=self.time_unit is None)]
-        notes += [] if data.events is None else [data.events.told]
+        notes = [*data.notes, *describe_time(data, chosen=self.time_unit is None)]
+        notes += [] if data.events is None else [data.events.summary]
         return parts, [*notes, f"split: {split.how(data).reason}: {count_trajectories(parts)}"]
 
     def read(self, path: str | Sequence[str], unit: str | None = None) -> Dataset:
@@ -211,11 +211,11 @@ class Table:
             censored=self.censored,
         )
         data = with_sigma(assembled, self.sigma, self.states)
-        data = data if unit is None else counted_in(data, self.time_unit or unit)
+        data = data if unit is None else convert_times(data, self.time_unit or unit)
         data = with_covariates(data, self.covariate_numbers, self.units)
         if self.events is not None:
-            data = with_events(data, of_trajectories(self.event_rows, data.trajectories))
-        return self.scaling.marked(data)
+            data = with_events(data, select_events(self.event_rows, data.trajectories))
+        return self.scaling.mark_angles(data)
 
     @property
     def event_rows(self) -> list[dict[str, object]]:
@@ -241,7 +241,7 @@ def check_rename(rename: Mapping[str, str], roles: Roles) -> None:
             raise ValueError(f"rename: the column {column!r} has a role under this name and under {name!r}; use one.")
 
 
-def tell_time(data: Dataset, *, chosen: bool) -> list[str]:
+def describe_time(data: Dataset, *, chosen: bool) -> list[str]:
     """Describes times that are dates, or look like dates.
 
     **Arguments:** `chosen`: whether their unit was selected from their spacing.
@@ -249,7 +249,7 @@ def tell_time(data: Dataset, *, chosen: bool) -> list[str]:
     import pandas as pd
 
     if data.dates is not None:
-        return [data.dates.told(data.time, chosen=chosen)]
+        return [data.dates.describe_unit(data.time, chosen=chosen)]
     dates = read_digit_dates(pd.Series(data.ts[data.valid]))
     if dates is None:
         return []
@@ -268,7 +268,7 @@ def check_rows(data: Dataset) -> None:
         raise ValueError(f"{what}, and a fit needs rows that follow one another in a trajectory; {fix}.")
 
 
-def counted_in(data: Dataset, unit: str) -> Dataset:
+def convert_times(data: Dataset, unit: str) -> Dataset:
     """Converts times from timestamps or times of day to another unit; leaves others unchanged."""
     current = data.units.get(data.time) if data.dates is None else data.dates.unit
     is_written = data.dates is not None or any(note.startswith("time: ") for note in data.notes)
@@ -288,7 +288,7 @@ def add_noise(data: Dataset, noise: float, seed: int) -> Dataset:
     if noise == 0:
         return data
     draws = np.random.default_rng(seed).standard_normal(data.ys.shape)
-    return data.shifted(noise * np.nanstd(data.ys, axis=(0, 1)) * draws)
+    return data.shift(noise * np.nanstd(data.ys, axis=(0, 1)) * draws)
 
 
 def read_events(
@@ -304,11 +304,11 @@ def read_events(
 
     **Raises:** `FileNotFoundError`, or `ValueError` if the file can't be read as a table.
     """
-    rows = of_file(Path(given), max_bytes) if isinstance(given, str) else [dict(row) for row in given or ()]
+    rows = read_event_file(Path(given), max_bytes) if isinstance(given, str) else [dict(row) for row in given or ()]
     return [{"trajectory" if key == trajectory else key: value for key, value in row.items()} for row in rows]
 
 
-def of_file(path: Path, max_bytes: float) -> list[dict[str, object]]:
+def read_event_file(path: Path, max_bytes: float) -> list[dict[str, object]]:
     import pandas as pd
 
     if not path.is_file():
@@ -327,14 +327,14 @@ def of_file(path: Path, max_bytes: float) -> list[dict[str, object]]:
     ]
 
 
-def of_trajectories(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[Mapping[str, object]]:
+def select_events(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[Mapping[str, object]]:
     """Returns the events of these trajectories and the events of all trajectories."""
     return [row for row in rows if row.get("trajectory") in (None, "") or str(row["trajectory"]) in names]
 
 
 def check_trajectories_of(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> None:
     """Rejects events whose trajectory is in no file."""
-    unknown = [row for row in rows if row not in of_trajectories(rows, names)]
+    unknown = [row for row in rows if row not in select_events(rows, names)]
     if unknown:
         raise ValueError(
             f"{unknown[0].get(WHERE, 'data.events')} is of trajectory {unknown[0]['trajectory']!r}, which the data do "
@@ -397,11 +397,13 @@ def events_as_rows(events: object, data: Dataset) -> list[dict[str, object]]:
         if isinstance(trajectory, float) and trajectory.is_integer():  # a column of numbers with empty cells
             row["trajectory"] = int(trajectory)
         if data.dates is not None:
-            row["time"] = since(row.get("time"), data, row.get("trajectory"), row.get(WHERE, f"event {number + 1}"))
+            row["time"] = time_since_start(
+                row.get("time"), data, row.get("trajectory"), row.get(WHERE, f"event {number + 1}")
+            )
     return rows
 
 
-def since(time: object, data: Dataset, trajectory: object, where: object) -> object:
+def time_since_start(time: object, data: Dataset, trajectory: object, where: object) -> object:
     """Converts a timestamp to the time of the data; returns numbers unchanged."""
     import pandas as pd
 
@@ -471,30 +473,30 @@ def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownE
     length = int(data.lengths[index])
     ts, us = data.ts[index, :length], data.us[index, :length]
     times = np.array([event.time for event in events if event.trajectory == index and event.time < ts[-1]])
-    new = np.array([time for time in np.unique(times) if np.abs(ts - time).min() > close(ts)])
+    new = np.array([time for time in np.unique(times) if np.abs(ts - time).min() > time_tolerance(ts)])
     before = np.searchsorted(ts, new, side="right") - 1
     order = np.argsort(np.concatenate([ts, new]), kind="stable")
 
-    def merged(old: np.ndarray, added: float | np.ndarray) -> np.ndarray:
+    def merge(old: np.ndarray, added: float | np.ndarray) -> np.ndarray:
         return np.concatenate([old, np.broadcast_to(added, (len(new), *old.shape[1:]))])[order]
 
     between = [us[before, column] if held else np.interp(new, ts, us[:, column]) for column in range(us.shape[1])]
     parts = {
         "ts": np.concatenate([ts, new])[order],
-        "ys": merged(data.ys[index, :length], np.nan),
-        "us": merged(us, np.stack(between, axis=1) if between else np.zeros((len(new), 0))),
-        "scored": merged(data.scored[index, :length].astype(float), 1.0),
+        "ys": merge(data.ys[index, :length], np.nan),
+        "us": merge(us, np.stack(between, axis=1) if between else np.zeros((len(new), 0))),
+        "scored": merge(data.scored[index, :length].astype(float), 1.0),
     }
     if data.sigma is not None:
-        parts["sigma"] = merged(data.sigma[index, :length], 1.0)
+        parts["sigma"] = merge(data.sigma[index, :length], 1.0)
     if data.censored is not None:
-        parts["censored"] = merged(data.censored[index, :length].astype(float), 0.0)
+        parts["censored"] = merge(data.censored[index, :length].astype(float), 0.0)
     if data.other_end is not None:
-        parts["other_end"] = merged(data.other_end[index, :length], np.nan)
+        parts["other_end"] = merge(data.other_end[index, :length], np.nan)
     return parts
 
 
-def close(ts: Float[np.ndarray, " time"]) -> float:
+def time_tolerance(ts: Float[np.ndarray, " time"]) -> float:
     return CLOSE * float(ts[-1] - ts[0])
 
 
@@ -507,7 +509,7 @@ def with_jumps(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
         length = int(data.lengths[event.trajectory])
         ts = data.ts[event.trajectory, :length]
         row = int(np.abs(ts - event.time).argmin())
-        if abs(ts[row] - event.time) <= close(ts):
+        if abs(ts[row] - event.time) <= time_tolerance(ts):
             index = (event.trajectory, row, states.index(event.state))
             factor[index], shift[index] = event.factor * factor[index], event.factor * shift[index] + event.shift
     return replace(data, events=Events(states, factor, shift))

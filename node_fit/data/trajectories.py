@@ -203,7 +203,7 @@ def check_trajectory(data: "Trajectories", row: int, name: str) -> None:
         )
 
 
-def padded_like(
+def pad_like(
     ys: np.ndarray, given: ArrayLike, ts: ArrayLike, lengths: np.ndarray, name: str, fill: float
 ) -> np.ndarray:
     """Pads per-value numbers, such as marks, to the shape of the padded states."""
@@ -376,7 +376,7 @@ class Trajectories:
         names = tuple(states or [f"y{i}" for i in range(series[0].shape[1])])
 
         def marks(given: ArrayLike, name: str, fill: float) -> np.ndarray:
-            return padded_like(padded, given, ts, lengths, name, fill)
+            return pad_like(padded, given, ts, lengths, name, fill)
 
         return cls(
             ts=pad(grids, length, None),
@@ -508,7 +508,7 @@ class Trajectories:
             events=self.events and self.events.at((index, slice(length))),
         )
 
-    def shifted(self: Own, by: Values) -> Own:
+    def shift(self: Own, by: Values) -> Own:
         """Returns the trajectories with `by` added to all values; `by` broadcasts to the shape of `ys`."""
         return replace(self, ys=self.ys + by, other_end=None if self.other_end is None else self.other_end + by)
 
@@ -538,7 +538,7 @@ class Trajectories:
         pieces = [(int(row), int(begins[row]), int(self.lengths[row])) for row in kept]
         return cut(self, pieces, [self.trajectories[row] for row in kept])
 
-    def scored_after(self: Own, start: Cut) -> Own:
+    def score_after(self: Own, start: Cut) -> Own:
         """Scores only the rows after `start` [unit of time], common or per trajectory; keeps the others as context."""
         return replace(self, scored=self.scored & (self.ts > np.reshape(start, (-1, 1))))
 
@@ -598,7 +598,7 @@ class Trajectories:
             raise ValueError("no window holds a measured value that counts; add measurements, or score more rows.")
         return windows
 
-    def labelled(self, name: str) -> str:
+    def label(self, name: str) -> str:
         """Returns a channel's name with its unit; for timestamps, the unit and the origin of the time."""
         dates = self.dates if name == self.time else None
         if dates is not None and not (dates.zero != dates.zero[0]).any():

@@ -180,7 +180,7 @@ def keep_interrupted(config: DictConfig, found: Discovery) -> int:
 def search_data(config: DictConfig, options: Json, tell: Callable[[str], object]) -> Discovery:
     """The equations of the training data that a config describes."""
     with errors_of_data():
-        splits, _ = build_parts(config).data.load_and_tell()
+        splits, _ = build_parts(config).data.load_with_notes()
     rows, records = int(splits.train.lengths.sum()), len(splits.train.trajectories)
     names = list_names(splits.train.states)
     print(f"searching equations of {names} in {rows} rows of {records} record{'s' * (records > 1)}", flush=True)
@@ -218,7 +218,7 @@ def search_run(run: Path, config: DictConfig, options: Json, tell: Callable[[str
     """The equations of the field of a run's model; the config gets the names of its hidden states."""
     model = load(RunDirectory(run).model, extensions=list(config.extensions)).typical
     with errors_of_data():
-        splits, _ = build_parts(config).data.load_and_tell()
+        splits, _ = build_parts(config).data.load_with_notes()
     with open_dict(config):
         config.hidden = list(model.hidden)
     limits = Limits(

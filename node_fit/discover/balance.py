@@ -92,7 +92,7 @@ class Balance:
             return set(required) <= {term for formula in formulas for term in formula.terms}
         return all(set(required) <= set(formula.terms) for formula in formulas)
 
-    def given(self) -> tuple[Formula, ...]:
+    def known_functions(self) -> tuple[Formula, ...]:
         """Returns the functions that are known constants, which come last."""
         return tuple(Formula(("{0}",), (float(value),), (), 1) for value in self.constants.values())
 
@@ -155,7 +155,7 @@ def join(summands: Iterable[tuple[int, Expression]], digits: int) -> str:
     """Writes a sum with numbers rounded to `digits`."""
     text = ""
     for sign, tree in summands:
-        text += f" {'-' if sign < 0 else '+'} {lift_expression(tree).shown(digits)}"
+        text += f" {'-' if sign < 0 else '+'} {lift_expression(tree).with_numbers(digits)}"
     return re.sub(r"^ (?:\+ |(-) )", r"\1", text) or "0"
 
 

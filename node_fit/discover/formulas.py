@@ -82,11 +82,11 @@ class Formula:
             first += many
         return " + ".join(summands) or "0"
 
-    def named(self, names: Sequence[str]) -> str:
+    def with_names(self, names: Sequence[str]) -> str:
         """Returns the text with names for the constants."""
         return self.text.format(*names)
 
-    def shown(self, digits: int = 4) -> str:
+    def with_numbers(self, digits: int = 4) -> str:
         """Returns the text with numbers for the constants."""
         return fill_in(self.text, self.constants, digits)
 

@@ -299,7 +299,7 @@ class Judge:
         **Returns:** the known systems and the variants, the best first.
         """
         best = known[0]
-        options = [changed(best.formulas, state, each) for state, every in enumerate(others) for each in every]
+        options = [replace_formula(best.formulas, state, each) for state, every in enumerate(others) for each in every]
         least = 0 if self.balance.may_be_empty else 1
         options = unique([*drops(best.formulas, least), *self.additions(best, library), *options, *systems], known)
         options = [each for each in options if self.balance.accepts(each, required)]
@@ -388,7 +388,7 @@ def proposals(
     _, gain, along = gains(own, at.left)
     for place in map(int, np.argsort(-gain)[:ADDED]):
         state, term = absent[place]
-        systems.append(changed(judged.formulas, state, judged.formulas[state].plus(term, float(along[place]))))
+        systems.append(replace_formula(judged.formulas, state, judged.formulas[state].plus(term, float(along[place]))))
     swaps: list[tuple[float, int, int, int, float]] = []
     for state, formula in enumerate(judged.formulas):
         first = 0
@@ -405,18 +405,18 @@ def proposals(
                     swaps.append((float(total - gain[place]), state, part, place, float(along[place])))
     for _, state, part, place, constant in sorted(swaps, key=lambda each: each[0])[:REPLACED]:
         formula = judged.formulas[state].without(part).plus(absent[place][1], constant)
-        systems.append(changed(judged.formulas, state, formula))
+        systems.append(replace_formula(judged.formulas, state, formula))
     return systems
 
 
-def changed(system: System, state: int, formula: Formula) -> System:
+def replace_formula(system: System, state: int, formula: Formula) -> System:
     return (*system[:state], formula, *system[state + 1 :])
 
 
 def drops(system: System, least: int = 1) -> list[System]:
     """Returns all systems with one term fewer; each sum keeps at least `least` terms."""
     return [
-        changed(system, state, formula.without(at))
+        replace_formula(system, state, formula.without(at))
         for state, formula in enumerate(system) if len(formula.terms) > least for at in range(len(formula.terms))
     ]  # fmt: skip
 

@@ -63,13 +63,13 @@ def rename_columns(data: Mapping[str, object], columns: Sequence[str] | None = N
     ]
     plain = plain_names(roles if columns is None else columns)
 
-    def renamed(value: object) -> object:
+    def new_name(value: object) -> object:
         if isinstance(value, Mapping):
             return {plain.get(str(name), name): each for name, each in cast(Mapping[str, object], value).items()}
         return [plain.get(name, name) for name in cast(Sequence[str], value)]
 
     keys = ("states", "inputs", "covariates", "units", "log", "bounds", "angles", "sigma")
-    changed = {key: renamed(data[key]) for key in keys if not isinstance(data.get(key), str | float | None)}
+    changed = {key: new_name(data[key]) for key in keys if not isinstance(data.get(key), str | float | None)}
     rename = {plain[name]: name for name in roles if name in plain}
     return {**data, **changed, "rename": {**cast(Mapping[str, str], data.get("rename") or {}), **rename}}
 

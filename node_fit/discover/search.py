@@ -108,7 +108,7 @@ def solve_or_give_up(
 
     left = MOST_EVALUATIONS
 
-    def counted(t: float, y: np.ndarray) -> np.ndarray:
+    def count_and_evaluate(t: float, y: np.ndarray) -> np.ndarray:
         nonlocal left
         left -= 1
         if left < 0 or not np.isfinite(y).all():
@@ -117,7 +117,9 @@ def solve_or_give_up(
 
     try:
         with np.errstate(all="ignore"):
-            solution = solve_ivp(counted, (ts[0], ts[-1]), start, t_eval=ts, method="LSODA", rtol=1e-7, atol=1e-9)
+            solution = solve_ivp(
+                count_and_evaluate, (ts[0], ts[-1]), start, t_eval=ts, method="LSODA", rtol=1e-7, atol=1e-9
+            )
     except ArithmeticError:
         return None
     return solution.y.T if solution.success and np.isfinite(solution.y).all() else None
@@ -389,7 +391,7 @@ class Search:
             if seed is not None:
                 found += symbolic_candidates(apart[0], self.source.sees, place, clean, seed, judge.watch)[: most // 4]
             kept.append(found if balance.may_be_empty else screen_state(judge, found, place))
-        kept += [[constant] for constant in balance.given()]
+        kept += [[constant] for constant in balance.known_functions()]
         systems = [tuple(each[0] for each in kept), *combine_formulas(kept)]
         return systems, [each[:COMBINED] for each in kept] if balance.may_be_empty else kept
 
@@ -544,9 +546,9 @@ def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
         known = place - len(judged.formulas) + len(own)
         first = len(constants) + 1
         names = [own[known]] if known >= 0 else [f"{letter}{first + at}" for at in range(len(formula.constants))]
-        texts.append(formula.named(names))
+        texts.append(formula.with_names(names))
         constants.update(zip(names, formula.constants, strict=True))
-    shown = balance.write([formula.shown() for formula in judged.formulas], judge.states, 4)
+    shown = balance.write([formula.with_numbers() for formula in judged.formulas], judge.states, 4)
     equations = balance.write(texts, judge.states)
     start = dict(zip(judge.states, judged.starts[:, 0].tolist(), strict=True))
     return FoundSystem(equations, constants, shown, judged.error, judged.size, judged.evidence, judged.escapes, start)

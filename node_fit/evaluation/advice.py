@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from ..data.dataset import Dataset
 from ..model.initial_state.trained import Encoder
-from ..model.make_model import keyword, made_of, says
+from ..model.make_model import keyword, maker_class, trait_of
 from ..objectives.objective import Penalty
 from ..optimizers.gradient import LBFGS
 from ..options.options import Options
@@ -62,13 +62,13 @@ class Untried:
 
     @property
     def is_law(self) -> bool:
-        return says(self.options.field, "has_equations", False)
+        return trait_of(self.options.field, "has_equations", False)
 
     def more_hidden(self) -> str | None:
         """Advises one more hidden state, with a start read from rows."""
         if self.enough_hidden:
             return None
-        encoder = callable(self.options.start) and made_of(self.options.start) is Encoder
+        encoder = callable(self.options.start) and maker_class(self.options.start) is Encoder
         return f"hidden={self.hidden + 1}{'' if encoder else ' start=encoder'}"
 
     def shorter_windows(self, rows: int) -> str | None:
@@ -89,7 +89,7 @@ class Untried:
     def smaller_network(self) -> str | None:
         """Advises a smaller network, unless it is small."""
         width = keyword(self.options.field, "width")
-        narrow = not says(self.options.field, "has_network", True) or (width is not None and width <= NARROW)
+        narrow = not trait_of(self.options.field, "has_network", True) or (width is not None and width <= NARROW)
         return None if narrow or "field.width" in self.chosen else f"a smaller network (field.width={NARROW})"
 
     def other_equations(self) -> str | None:
@@ -100,11 +100,11 @@ class Untried:
         tries: list[str] = []
         if options.restarts in (1, "auto") and "restarts" not in chosen:
             tries.append("several first values of the constants (restarts=8)")
-        if not says(options.start, "is_fitted", False) and "start" not in chosen:
+        if not trait_of(options.start, "is_fitted", False) and "start" not in chosen:
             tries.append("a start that is fitted (start=fitted)")
         if self.hidden and keyword(options.start, "absent") is None:
             tries.append("the start of the hidden states, if you know it (start=first start.absent=...)")
-        if not says(options.field, "has_network", True):
+        if not trait_of(options.field, "has_network", True):
             tries.append("a network for what they lack (field=hybrid)")
         elif not keyword(options.field, "rest"):
             tries.append("a remainder (field.rest=true)")
@@ -153,7 +153,7 @@ def advise(
     wide = spanning_decades(options, data)
     if wide:
         advice.append(f"data.log=[{','.join(wide)}] for positive values over decades")
-    if says(options.field, "is_linear", False) and "field" not in chosen:
+    if trait_of(options.field, "is_linear", False) and "field" not in chosen:
         advice.append("field=mlp, since this field is linear")
     shares = explain_by_past(data, predicted)
     # Equations without a network overfit little; if they leave more than noise, they are wrong.

@@ -11,7 +11,7 @@ from ..data.dataset import Dataset
 from ..data.interpolation import noise_levels
 from ..data.scaling import Scaler
 from ..likelihood.losses import LOSSES, AbstractLikelihood, AbstractResidualLoss
-from ..model.make_model import says
+from ..model.make_model import trait_of
 from ..options.options import Options
 from ..solver.held_steps import SLACK
 from ..training.callback import Record, Status
@@ -114,10 +114,10 @@ class Case:
     @property
     def is_law(self) -> bool:
         """Whether the model has equations without a network, whose few constants do not fit noise."""
-        return says(self.options.field, "has_equations", False) and not self.penalised
+        return trait_of(self.options.field, "has_equations", False) and not self.penalised
 
     @cached_property
-    def weighed(self) -> Mapping[str, Dataset]:
+    def weighted_splits(self) -> Mapping[str, Dataset]:
         """The splits, with measurements weighted as in the loss of the fit."""
         if self.scaler is None or not (self.loss.robust and isinstance(self.loss, AbstractResidualLoss)):
             return self.splits
@@ -131,13 +131,13 @@ class Case:
     @cached_property
     def scores(self) -> dict[str, Score]:
         """The scores of the fit, with errors weighted as in its loss."""
-        return {name: score_predictions(data, self.predicted[name]) for name, data in self.weighed.items()}
+        return {name: score_predictions(data, self.predicted[name]) for name, data in self.weighted_splits.items()}
 
     @cached_property
     def simple(self) -> dict[str, dict[str, Score]]:
         """The scores of simple models for each split, by name."""
         return {
-            name: {kind: score_predictions(self.weighed[name], ys) for kind, ys in rivals.items()}
+            name: {kind: score_predictions(self.weighted_splits[name], ys) for kind, ys in rivals.items()}
             for name, rivals in self.rivals.items()
         }
 
@@ -146,13 +146,13 @@ class Case:
         return self.scores["train"]
 
     @property
-    def held(self) -> list[str]:
+    def held_out(self) -> list[str]:
         return [name for name in self.splits if name != "train"]
 
     @cached_property
     def spread(self) -> Float[np.ndarray, " state"]:
         """The standard deviation of each state over all splits, since a single split can be at rest."""
-        parts = list(self.weighed.values())
+        parts = list(self.weighted_splits.values())
         deviations = np.array([prediction_errors(data) for data in parts])
         counts = np.array([data.mask.sum(axis=(0, 1)) for data in parts])
         means = np.array([np.where(data.mask, data.ys, 0.0).sum(axis=(0, 1)) for data in parts]) / np.maximum(counts, 1)
@@ -183,7 +183,7 @@ class Case:
         return {name: self.nrmse["train"] if name == "train" else self.error_beyond_noise(name) for name in self.splits}
 
     def error_beyond_noise(self, name: str) -> float:
-        over = errors_over_noise(self.weighed[name], self.predicted[name], self.options, self.noise)
+        over = errors_over_noise(self.weighted_splits[name], self.predicted[name], self.options, self.noise)
         rmse = np.array([channel.rmse for channel in self.scores[name].channels.values()])
         is_noise = over <= NEAR_NOISE_HELD
         if self.penalised:  # A network's held-out residuals can exceed the noise of its training data.
@@ -193,7 +193,10 @@ class Case:
 
     def exceeds(self, name: str, errors: Float[np.ndarray, " state"]) -> Bool[np.ndarray, " state"]:
         """Returns for each state whether its errors on a split exceed these by more than chance."""
-        squares, counts = squared_errors(self.weighed[name], self.predicted[name]), self.weighed[name].mask
+        squares, counts = (
+            squared_errors(self.weighted_splits[name], self.predicted[name]),
+            self.weighted_splits[name].mask,
+        )
         chances = [
             compare_squares(squares[..., state], np.full(counts.shape[:2], error**2), counts[..., state])
             for state, error in enumerate(errors)
@@ -210,18 +213,18 @@ class Case:
             return expect_error(self.left_out, self.spread, "blocks left out in turn")
         if "validation" not in self.splits or self.chaos is not None:
             return None
-        held = HeldOut(self.weighed["validation"], self.predicted["validation"])
+        held = HeldOut(self.weighted_splits["validation"], self.predicted["validation"])
         return expect_error([held], self.spread, "validation data")
 
     @cached_property
     def noise_of_rows(self) -> Float[np.ndarray, " state"]:
         """The noise of each state, estimated from the training data."""
-        return estimate_noise_of(self.weighed["train"])
+        return estimate_noise_of(self.weighted_splits["train"])
 
     @cached_property
     def noise(self) -> Float[np.ndarray, " state"]:
         """The noise of each state; NaN for too few rows. Residuals of a law count as noise if they look like it."""
-        train = self.weighed["train"]
+        train = self.weighted_splits["train"]
         values = train.mask.sum(axis=(0, 1))
         if self.is_law and self.scaler is not None and self.misfit is None:
             rmse = np.array([channel.rmse for channel in self.train.channels.values()])
@@ -233,7 +236,7 @@ class Case:
         """A description of why the training residuals are more than noise; None if they are not."""
         if self.scaler is None:
             return None
-        checks = check_residuals(self.weighed["train"], self.predicted["train"], self.scaler)
+        checks = check_residuals(self.weighted_splits["train"], self.predicted["train"], self.scaler)
         description = describe_misfit(checks, self.noise_source)
         outlying = OUTLYING if self.is_outlying else None
         return "; ".join(filter(None, [description, outlying])) or None
@@ -253,9 +256,9 @@ class Case:
     @property
     def is_all_noise(self) -> bool:
         """Whether all errors are about as large as the noise, and the training residuals look like noise."""
-        if self.misfit is not None or any(self.errors[name] != 0 for name in self.held):
+        if self.misfit is not None or any(self.errors[name] != 0 for name in self.held_out):
             return False
-        train, noise = self.weighed["train"], self.noise if self.is_law else self.noise_of_rows
+        train, noise = self.weighted_splits["train"], self.noise if self.is_law else self.noise_of_rows
         ratios = [errors_over_noise(*part, self.options, noise) for part in self.left_out]
         predicts = not ratios or bool((np.max(ratios, axis=0) <= NEAR_NOISE_HELD).all())
         return predicts and is_noise(train, self.predicted["train"], self.options, noise)
@@ -264,7 +267,9 @@ class Case:
     def far(self) -> dict[str, float]:
         """The errors of splits that are much worse than the training data."""
         limit = max(OVERFITTED * self.nrmse["train"], GOOD_R2)
-        return {name: self.errors[name] for name in self.held if self.errors[name] > limit and not self.is_well(name)}
+        return {
+            name: self.errors[name] for name in self.held_out if self.errors[name] > limit and not self.is_well(name)
+        }
 
     def is_well(self, name: str) -> bool:
         """Whether a split is predicted well, and far better than by any simple model."""
@@ -276,14 +281,14 @@ class Case:
     def find_better(self, name: str) -> str | None:
         """Returns the simple model that is clearly better on a held-out split, beyond chance over all comparisons."""
         rivals, nrmse = self.rivals.get(name, {}), self.scores[name].nrmse
-        limit = RISK / max(sum(len(self.rivals.get(part, {})) for part in self.held), 1)
+        limit = RISK / max(sum(len(self.rivals.get(part, {})) for part in self.held_out), 1)
         ahead = AHEAD_IN_NOISE if self.errors[name] == 0 else CLEARLY_AHEAD
         better = {
             kind: self.simple[name][kind].nrmse
             for kind, ys in rivals.items()
             if self.simple[name][kind].nrmse < ahead * nrmse
             and compare_squares(
-                self.row_errors(name, self.predicted[name]), self.row_errors(name, ys), self.counted(name)
+                self.row_errors(name, self.predicted[name]), self.row_errors(name, ys), self.count_rows(name)
             )
             < limit
         }
@@ -291,16 +296,16 @@ class Case:
 
     def row_errors(self, name: str, predicted: Predicted) -> Float[np.ndarray, "trajectory time"]:
         """Returns the sum of each row's squared errors, relative to the spread of all data."""
-        squares = squared_errors(self.weighed[name], predicted)
+        squares = squared_errors(self.weighted_splits[name], predicted)
         return (squares / np.where(self.spread > 0, self.spread, np.inf) ** 2).sum(axis=2)
 
-    def counted(self, name: str) -> np.ndarray:
+    def count_rows(self, name: str) -> np.ndarray:
         return np.asarray(self.splits[name].mask.any(axis=2))
 
-    def what(self, *, overfits: bool) -> str:
+    def advise(self, *, overfits: bool) -> str:
         return advise(
             self.options,
-            self.weighed["train"],
+            self.weighted_splits["train"],
             self.predicted["train"],
             self.chosen,
             overfits=overfits,

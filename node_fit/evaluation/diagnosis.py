@@ -14,7 +14,7 @@ from ..data.dataset import Dataset
 from ..expressions.tree import Application, symbols
 from ..expressions.writing import write
 from ..model.fields.equations import Equations, as_mapping, evaluate_term
-from ..model.make_model import keyword, says
+from ..model.make_model import keyword, trait_of
 from ..runtime.validation import is_mapping
 from .advice import LONGER_WINDOW, POOR, Untried, advise_flat, join_alternatives, more_training, past_predicts
 from .case import FALLING, FLAT, GOOD_R2, LAST_CHUNK, MOST_OF_STAGE, WELL, Case, best_records, is_falling
@@ -153,9 +153,9 @@ class Assessment:
         return self.case.splits
 
     @property
-    def weighed(self) -> Mapping[str, Dataset]:
+    def weighted_splits(self) -> Mapping[str, Dataset]:
         """`splits`, with measurements weighted as in the loss of the fit."""
-        return self.case.weighed
+        return self.case.weighted_splits
 
     @property
     def scores(self) -> Mapping[str, Score]:
@@ -173,7 +173,7 @@ class Assessment:
         scaler = self.case.scaler
         assert scaler is not None
         return {
-            name: check_residuals(scaler.marked(part), self.case.predicted[name], scaler)
+            name: check_residuals(scaler.mark_angles(part), self.case.predicted[name], scaler)
             for name, part in self.splits.items()
         }
 
@@ -217,7 +217,7 @@ def diagnose(case: Case) -> Diagnosis:
     """Judges a fit by the first rule that applies."""
     verdict = next(filter(None, (rule(case) for rule in RULES)))
     if verdict.kind in FITS:
-        verdict = is_runaway(case) or is_at_end(case) or is_off_optimum(case) or verdict
+        verdict = diagnose_runaway(case) or diagnose_at_end(case) or diagnose_off_optimum(case) or verdict
     if verdict.kind == "failed":
         return verdict
     raised = describe_rise(case) if verdict.kind in FITS else None
@@ -240,7 +240,7 @@ def describe_expected(case: Case) -> str | None:
     return f"On new data like these, expect {expected}{beyond}."
 
 
-def is_failed(case: Case) -> Diagnosis | None:
+def diagnose_failed(case: Case) -> Diagnosis | None:
     if case.status != "failed":
         return None
     data, predicted = case.splits["train"], case.predicted["train"]
@@ -252,7 +252,7 @@ def is_failed(case: Case) -> Diagnosis | None:
     return Diagnosis("failed", f"failed: no loss was finite; {describe_divergence(data, gone)}; {helps}.")
 
 
-def is_unstable(case: Case) -> Diagnosis | None:
+def diagnose_unstable(case: Case) -> Diagnosis | None:
     for name, data in case.splits.items():
         gone = where_not_finite(data, case.predicted[name])
         if gone:
@@ -270,11 +270,11 @@ def steady_in_words(case: Case) -> str:
     return f"try {join_alternatives([prior, untried.shorter_windows(LONGER_WINDOW), stiff])}"
 
 
-def is_coarse(case: Case) -> Diagnosis | None:
+def diagnose_coarse(case: Case) -> Diagnosis | None:
     return Diagnosis("coarse", f"coarse: {case.coarse}.") if case.coarse and not case.train.nrmse <= GOOD_R2 else None
 
 
-def is_constant(case: Case) -> Diagnosis | None:
+def diagnose_constant(case: Case) -> Diagnosis | None:
     data = case.splits["train"]
     if prediction_errors(data).any():
         return None
@@ -282,10 +282,10 @@ def is_constant(case: Case) -> Diagnosis | None:
     return Diagnosis("flat", f"flat: {are} constant in the training data, so there is no motion to learn.")
 
 
-def is_flat(case: Case) -> Diagnosis | None:
+def diagnose_flat(case: Case) -> Diagnosis | None:
     if not case.train.r2 <= FLAT:
         return None
-    if (trained_badly := is_worsened(case) or is_unfinished(case)) is not None:
+    if (trained_badly := diagnose_worsened(case) or diagnose_unfinished(case)) is not None:
         return trained_badly
     sentence = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
     if stands_still(case.splits["train"], case.predicted["train"]):
@@ -295,7 +295,7 @@ def is_flat(case: Case) -> Diagnosis | None:
     return Diagnosis("flat", f"flat: {sentence}; try {advice}.")
 
 
-def is_worsened(case: Case) -> Diagnosis | None:
+def diagnose_worsened(case: Case) -> Diagnosis | None:
     """Diagnoses training that only raised the validation loss, so that its poor beginning is kept."""
     raised = describe_rise(case)
     if raised is None or not poor_of(case):
@@ -326,7 +326,7 @@ def lower_rate(case: Case) -> list[str]:
     return [f"optimizer.learning_rate={float(rate) / 10:.1g}", "optimizer=lbfgs"] if isinstance(rate, float) else []
 
 
-def is_unfinished(case: Case) -> Diagnosis | None:
+def diagnose_unfinished(case: Case) -> Diagnosis | None:
     """Diagnoses a fit that used all of its steps while still improving, so that it may need more."""
     if case.status != "completed" or case.train.nrmse <= GOOD_R2:
         return None
@@ -337,42 +337,42 @@ def is_unfinished(case: Case) -> Diagnosis | None:
     return Diagnosis("unfinished", f"unfinished: the loss was still falling at the last step; {advice}.")
 
 
-def is_beaten(case: Case) -> Diagnosis | None:
+def diagnose_beaten(case: Case) -> Diagnosis | None:
     """Diagnoses a simple model that is clearly better on held-out data, with a larger margin if errors are noise."""
-    for name in case.held:
+    for name in case.held_out:
         little = 0 < case.errors[name] <= GOOD_R2 < case.scores[name].nrmse
         better = None if little else case.find_better(name)
         if better is not None:
             sentence = f"{against(better, case, name)} does better on the {name} data"
-            return Diagnosis("beaten", f"beaten: {sentence}; try {case.what(overfits=name in case.far)}.")
+            return Diagnosis("beaten", f"beaten: {sentence}; try {case.advise(overfits=name in case.far)}.")
     return None
 
 
-def is_tied(case: Case) -> Diagnosis | None:
+def diagnose_tied(case: Case) -> Diagnosis | None:
     """Diagnoses a fit that is no better than the mean or the last known value.
 
     Data at rest are excluded: there, even the true model is no better, and its error is small relative to earlier
     motion.
     """
-    for name in case.held:
+    for name in case.held_out:
         tied = ties(case, name, ("mean", "persistence"))
         at_rest = case.errors[name] <= WELL < case.scores[name].nrmse
         if tied and case.errors[name] > 0 and not at_rest:
-            sentence = f"tied: {tied} does as well on the {name} data; try {case.what(overfits=name in case.far)}."
+            sentence = f"tied: {tied} does as well on the {name} data; try {case.advise(overfits=name in case.far)}."
             return Diagnosis("tied", sentence)
     return None
 
 
-def is_overfitted(case: Case) -> Diagnosis | None:
+def diagnose_overfitted(case: Case) -> Diagnosis | None:
     """Diagnoses overfitting, which only occurs with a network."""
     if not (case.far and case.penalised):
         return None
     name = max(case.far, key=lambda split: case.far[split])
     sentence = f"NRMSE {case.nrmse[name]:.2g} on {name} data against {case.nrmse['train']:.2g} on those of training"
-    return Diagnosis("overfitted", f"overfitted: {sentence}; try {case.what(overfits=True)}.")
+    return Diagnosis("overfitted", f"overfitted: {sentence}; try {case.advise(overfits=True)}.")
 
 
-def is_chaotic(case: Case) -> Diagnosis | None:
+def diagnose_chaotic(case: Case) -> Diagnosis | None:
     """Diagnoses a model that forecasts windows of a chaotic record well, and describes its long-term behaviour."""
     if case.chaos is None or poor_of(case):
         return None
@@ -380,12 +380,12 @@ def is_chaotic(case: Case) -> Diagnosis | None:
     return Diagnosis("chaotic", f"chaotic: NRMSE {describe_lead(case)}, in windows; {case.chaos}{helps}.")
 
 
-def is_noise_limited(case: Case) -> Diagnosis | None:
+def diagnose_noise_limited(case: Case) -> Diagnosis | None:
     """Diagnoses residuals that are only noise, however large: no model does better."""
-    if case.chaos is not None or case.train.nrmse <= GOOD_R2 or not case.is_all_noise or is_beaten(case):
+    if case.chaos is not None or case.train.nrmse <= GOOD_R2 or not case.is_all_noise or diagnose_beaten(case):
         return None
     text = "noise-limited: the residuals are about as large as the noise of the data; only more data would help"
-    values = int(case.weighed["train"].mask.sum(axis=(0, 1)).min())
+    values = int(case.weighted_splits["train"].mask.sum(axis=(0, 1)).min())
     if case.is_law and case.train.r2 < POOR and values < FEW_OF_A_LAW:
         part = f"{1 - case.train.r2:.0%} of the variance in {values} values"
         text = (
@@ -394,7 +394,7 @@ def is_noise_limited(case: Case) -> Diagnosis | None:
     return Diagnosis("noise-limited", f"{text}{linear_does_as_well(case)}.")
 
 
-def is_poor(case: Case) -> Diagnosis | None:
+def diagnose_poor(case: Case) -> Diagnosis | None:
     poor = poor_of(case)
     if not poor:
         return None
@@ -404,11 +404,11 @@ def is_poor(case: Case) -> Diagnosis | None:
     plain = np.isclose(poor[name], case.scores[name].r2)
     beside = "" if plain else " (of the variance of all data)"
     return Diagnosis(
-        "poor", f"poor: R² {poor[name]:.2f} on the {where} data{beside}; try {case.what(overfits=overfits)}."
+        "poor", f"poor: R² {poor[name]:.2f} on the {where} data{beside}; try {case.advise(overfits=overfits)}."
     )
 
 
-def is_misfit(case: Case) -> Diagnosis | None:
+def diagnose_misfit(case: Case) -> Diagnosis | None:
     """Diagnoses residuals that are not noise: user-specified equations are then wrong, other models merely close."""
     if case.misfit is None:
         return None
@@ -419,14 +419,14 @@ def is_misfit(case: Case) -> Diagnosis | None:
     else:
         is_found = case.has_found_equations and not case.is_outlying
         is_enough = is_found or case.train.nrmse <= GOOD_R2
-        advice = None if is_enough else case.what(overfits=False)
+        advice = None if is_enough else case.advise(overfits=False)
     sentence += "." if advice is None else f"; try {advice}."
     return (
         Diagnosis("misfit", f"misfit: NRMSE {sentence}") if is_given else Diagnosis("close", f"close: NRMSE {sentence}")
     )
 
 
-def is_runaway(case: Case) -> Diagnosis | None:
+def diagnose_runaway(case: Case) -> Diagnosis | None:
     """Diagnoses a model that fits the record but runs away elsewhere."""
     escape = case.escape() if case.escape is not None and case.chaos is None else None
     if escape is None:
@@ -435,7 +435,7 @@ def is_runaway(case: Case) -> Diagnosis | None:
     return Diagnosis("unstable", f"unstable: {sentence}; {steady_in_words(case)}.")
 
 
-def is_at_end(case: Case) -> Diagnosis | None:
+def diagnose_at_end(case: Case) -> Diagnosis | None:
     """Diagnoses equations that fit their data with constants at the ends of their ranges."""
     if not case.ends:
         return None
@@ -444,7 +444,7 @@ def is_at_end(case: Case) -> Diagnosis | None:
     return Diagnosis("undetermined", f"undetermined: NRMSE {describe_lead(case)}, but {sentence}; {helps}.")
 
 
-def is_off_optimum(case: Case) -> Diagnosis | None:
+def diagnose_off_optimum(case: Case) -> Diagnosis | None:
     """Diagnoses equations whose constants are not at the optimum, so that their intervals are misplaced."""
     distance = 0.0 if case.distance is None else case.distance()
     if distance <= OFF_OPTIMUM:
@@ -454,13 +454,23 @@ def is_off_optimum(case: Case) -> Diagnosis | None:
     return Diagnosis("unfinished", f"unfinished: {sentence}; try {join_alternatives(ways)}.")
 
 
-def is_good(case: Case) -> Diagnosis:
+def diagnose_good(case: Case) -> Diagnosis:
     return Diagnosis("good", f"good: NRMSE {describe_lead(case)}{beside(case)}.")
 
 
 RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
-    *(is_failed, is_unstable, is_constant, is_noise_limited, is_coarse, is_flat, is_beaten, is_tied, is_overfitted),
-    *(is_worsened, is_unfinished, is_chaotic, is_poor, is_misfit, is_good),
+    *(
+        diagnose_failed,
+        diagnose_unstable,
+        diagnose_constant,
+        diagnose_noise_limited,
+        diagnose_coarse,
+        diagnose_flat,
+        diagnose_beaten,
+        diagnose_tied,
+        diagnose_overfitted,
+    ),
+    *(diagnose_worsened, diagnose_unfinished, diagnose_chaotic, diagnose_poor, diagnose_misfit, diagnose_good),
 )
 
 
@@ -487,10 +497,10 @@ def ties(case: Case, name: str, kinds: Sequence[str]) -> str | None:
 
 def linear_does_as_well(case: Case) -> str:
     """Suggests a linear model if it is as good as a fit with a network."""
-    name = (case.held or ["train"])[-1]
+    name = (case.held_out or ["train"])[-1]
     tied = ties(case, name, ("linear", "state-space"))
-    flexible = any(says(case.options.field, kind, True) for kind in ("has_network", "has_linear_part"))
-    if tied is None or not flexible or says(case.options.field, "is_linear", False):
+    flexible = any(trait_of(case.options.field, kind, True) for kind in ("has_network", "has_linear_part"))
+    if tied is None or not flexible or trait_of(case.options.field, "is_linear", False):
         return ""
     where = "training" if name == "train" else name
     return f"; {tied} does as well on {where} data, so field=linear, which is simpler, may be enough"
@@ -507,7 +517,7 @@ def describe_lead(case: Case) -> str:
 def beside(case: Case) -> str:
     """Compares the held-out error with the training error and with the best simple model, in words."""
     nrmse = case.nrmse
-    held = [name for name in case.held if not np.isnan(nrmse[name])]
+    held = [name for name in case.held_out if not np.isnan(nrmse[name])]
     clause, last = "", (held or ["train"])[-1]
     worst = max(held, key=lambda name: nrmse[name], default="train")
     if nrmse[worst] > max(FAR_APART * nrmse["train"], GOOD_R2):

@@ -266,7 +266,7 @@ def score_values(model: NeuralODE | Ensemble, data: Dataset, *, trained: bool = 
     and all rows count.
     """
     check_data(data, "data")
-    marked = model.typical.scaler.marked(data)
+    marked = model.typical.scaler.mark_angles(data)
     return marked if trained and model.typical.start.is_fitted else score_rows(model.typical.start, marked)
 
 

@@ -38,7 +38,7 @@ def deviations_at(
     model: NeuralODE, loss: AbstractLikelihood, data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
 ) -> Float[np.ndarray, "trajectory time state"]:
     """Computes the standard deviations at predictions, in the units of `Dataset.sigma`."""
-    noise, data = model.noise, model.scaler.marked(data)
+    noise, data = model.noise, model.scaler.mark_angles(data)
     assert noise is not None
     with scope("x64"):
         if loss.is_count:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
-from ..data.noise import NORMAL_MEDIAN, is_relative
+from ..data.noise import NORMAL_MEDIAN, relative_deviations
 from ..data.scaling import Scaler
 from ..likelihood.losses import AbstractResidualLoss
 from .residuals import LEAST_RESIDUAL, LEAST_VALUES, standardize
@@ -59,7 +59,7 @@ def weigh_measurements(
         standardized = np.where(typical > 0, residuals / typical, np.nan)
     is_known = np.isfinite(standardized)
     counted = residuals * np.asarray(loss.factor(jnp.asarray(np.where(is_known, standardized, 0.0))), np.float64)
-    unit = np.ones(data.ys.shape) if data.sigma is None else is_relative(data, scaler)
+    unit = np.ones(data.ys.shape) if data.sigma is None else relative_deviations(data, scaler)
     predicted_scaled = scaler.scale_states(np.where(is_known, predicted, np.nan))
     values = scaler.unscale_states(predicted_scaled + counted * unit)
     return replace(data, ys=np.where(is_known & np.isfinite(values), values, data.ys))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
-from ..data.noise import is_relative
+from ..data.noise import relative_deviations
 from ..data.scaling import Scaler
 from .metrics import jsonable
 
@@ -226,7 +226,7 @@ def plain_residuals(
     is_residual = np.isfinite(residuals) & ~(
         (np.abs(residuals) < EXACT_FIT) & (np.arange(int(residuals.shape[1])) == 0)[:, None]
     )
-    residuals = residuals if data.sigma is None else residuals / is_relative(data, scaler)
+    residuals = residuals if data.sigma is None else residuals / relative_deviations(data, scaler)
     for index, name in enumerate(data.states):
         if name in data.noise and data.noise[name].is_log and data.sigma is not None:
             with np.errstate(invalid="ignore", divide="ignore"):

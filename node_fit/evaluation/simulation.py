@@ -78,7 +78,7 @@ def simulate_splits(
 
 def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float) -> Simulated:
     """Simulates all splits in one solve, because every new shape requires compilation."""
-    joined = together(marked_parts(model, splits))
+    joined = concatenate_splits(marked_parts(model, splits))
     grid = dense_times(joined)
     times = np.concatenate([grid, joined.ts], axis=1)
     order = np.argsort(times, axis=1, kind="stable")
@@ -117,13 +117,13 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
 def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:
     """Compiles the program of `simulate_splits` for any model of this structure."""
     shown = {name: part.sample(MOST_PICTURED) for name, part in splits.items()}
-    joined = together(marked_parts(model, shown))
+    joined = concatenate_splits(marked_parts(model, shown))
     model.compile_prediction(joined, np.sort(np.concatenate([dense_times(joined), joined.ts], axis=1), axis=1))
 
 
 def marked_parts(model: NeuralODE | Ensemble, splits: dict[str, Dataset]) -> dict[str, Dataset]:
     """Returns the splits as the model sees them, before trajectories are renamed."""
-    return {name: model.typical.scaler.marked(part) for name, part in splits.items()}
+    return {name: model.typical.scaler.mark_angles(part) for name, part in splits.items()}
 
 
 def dense_times(data: Dataset) -> np.ndarray:
@@ -132,7 +132,7 @@ def dense_times(data: Dataset) -> np.ndarray:
     return np.linspace(np.nanmin(measured, axis=1), np.nanmax(measured, axis=1), DENSE, axis=1)
 
 
-def together(splits: dict[str, Dataset]) -> Dataset:
+def concatenate_splits(splits: dict[str, Dataset]) -> Dataset:
     """Concatenates the trajectories of all splits."""
     pieces = [(name, part, index) for name, part in splits.items() for index in range(len(part.trajectories))]
     any_part = pieces[0][1]
@@ -165,7 +165,7 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         censored=None if any_part.censored is None else censored,
         other_end=finite_ends(other_end),
         noise=any_part.noise,
-        events=Events.joined([part.events for part in splits.values()], [part.ts.shape for part in splits.values()]),
+        events=Events.join([part.events for part in splits.values()], [part.ts.shape for part in splits.values()]),
     )
 
 

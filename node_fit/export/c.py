@@ -475,7 +475,7 @@ class Function:
         lines = self.lines
         lines.append(f"    for (int i = 0; i < {operation.output.size}; i++)\n        {name}[i] = 0;")
         if columns == 1 and stacks == 1 and rows > 1:
-            table = self.plain(transposed(left) if isinstance(left, np.ndarray) else left)
+            table = self.plain(transpose(left) if isinstance(left, np.ndarray) else left)
             place = f"k * {rows} + i" if isinstance(left, np.ndarray) else f"i * {inner} + k"
             lines.append(f"    for (int k = 0; k < {inner}; k++) {{")
             lines.append(f"        const real x = {self.plain(right)}[k];")
@@ -533,7 +533,7 @@ def is_whole(operation: Operation) -> bool:
     return places.size == operation.inputs[0].size and bool((places == np.arange(places.size)).all())
 
 
-def transposed(matrices: np.ndarray) -> np.ndarray:
+def transpose(matrices: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(matrices.transpose(0, 2, 1))
 
 

@@ -38,7 +38,7 @@ from .trials import (
     in_double,
     is_tight,
     load_module,
-    made_up,
+    make_up_record,
     predicted_columns,
     run_c,
     run_numpy,
@@ -302,7 +302,7 @@ def export(
     fitted, model = model, model if chosen.cubics else with_lines_for_cubics(model)
     check_readout(model.typical)
     tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
-    records = select_rows(made_up(model.typical) if data is None else data)
+    records = select_rows(make_up_record(model.typical) if data is None else data)
     tight = in_double(with_given_starts(model, records))
     trials = trials_of(tight, records)
     first = export_functions(tight, "double", longest_steps(tight.typical.solver, trials), level)
@@ -314,14 +314,14 @@ def export(
     exported = replace(export_functions(model, precision, steps, level), confidence=confidence or {})
     files = as_bytes(chosen.render(exported, trials))
     check_free(folder, tuple(files), overwrite)
-    predictions = tried(chosen, files, exported, trials)
+    predictions = simulate_files(chosen, files, exported, trials)
     for _ in range(MOST_RETRIES):
         if difference(predictions, expected, exported.columns).largest <= tolerance:
             break
         steps = replace(steps, longest=steps.longest / 2, fewest=2 * steps.fewest)
         exported = replace(exported, steps=steps)
         files = as_bytes(chosen.render(exported, trials))
-        predictions = tried(chosen, files, exported, trials)
+        predictions = simulate_files(chosen, files, exported, trials)
     far, off = difference(predictions, expected, exported.columns), difference(predictions, plain, exported.columns)
     if not far.largest <= tolerance:
         raise CannotExport(
@@ -398,7 +398,9 @@ def check_free(folder: Path, names: Sequence[str], overwrite: bool) -> None:
     check_room(existing, LEAST_ROOM, "--out FOLDER")
 
 
-def tried(target: ExportTarget, files: Files, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
+def simulate_files(
+    target: ExportTarget, files: Files, exported: Exported, trials: Sequence[CheckRecord]
+) -> list[np.ndarray]:
     """Returns predictions from the files for the records, run in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as name:
         folder = Path(name)

@@ -205,7 +205,7 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
         # `export` rejects formulas that read the time or inputs.
         return model.channels(jnp.zeros((), z.dtype), z, jnp.zeros((inputs,), z.dtype))
 
-    def observed(z: Float[Array, " state"]) -> Float[Array, " channel"]:
+    def observe(z: Float[Array, " state"]) -> Float[Array, " channel"]:
         return columns_by_name(from_line, outputs(z) * scaler.state_scale + scaler.state_shift, scaler.bounds)
 
     functions: dict[str, Shaped] = {
@@ -214,7 +214,7 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
         "field": (model.vector_field, *shapes),
         "jacobian": (jax.jacfwd(model.vector_field, argnums=1), *shapes),
         "outputs": (outputs, (states,)),
-        "channels": (observed, (states,)),
+        "channels": (observe, (states,)),
         "states": (back, (states,)),
         "line": (line, (states,)),
         "start": (start_function(model), (channels,), (rows, channels), (rows, inputs), (rows,), (rows,), ()),
@@ -229,7 +229,7 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
         functions |= {
             "levels": (field.levels, *shapes),
             "heights": (heights, *shapes),
-            "jumped": (field.jumped, *shapes),
+            "jumped": (field.apply_triggers, *shapes),
         }
     return functions
 
@@ -267,7 +267,7 @@ def start_function(model: NeuralODE) -> Callable[..., Float[Array, " state"]]:
         t: Float[Array, ""],
     ) -> Float[Array, " state"]:
         scaled, begun = (
-            channels(rebased(ys, scaler.turns) if past else ys, scaler.bounds),
+            channels(rebase_angles(ys, scaler.turns) if past else ys, scaler.bounds),
             channels(first[None], scaler.bounds),
         )
         finite = jnp.isfinite(scaled) & (there > 0)[:, None]
@@ -312,7 +312,7 @@ def typical_of(bounds: Bounds) -> float:
     return lower + 1 if lower is not None else upper - 1 if upper is not None else 0.0
 
 
-def rebased(ys: Float[Array, "row channel"], turns: Turns) -> Float[Array, "row channel"]:
+def rebase_angles(ys: Float[Array, "row channel"], turns: Turns) -> Float[Array, "row channel"]:
     """Shifts angles by whole turns so that the last known one is within half a turn of zero."""
     columns = [ys[:, column] for column in range(ys.shape[1])]
     for column, turn in enumerate(turns):

@@ -197,7 +197,7 @@ class Whole:
         row = at + jnp.arange(rows) - place
         source, is_row = jnp.clip(row, 0, count - 1), (row >= 0) & (row < count)
         read = jnp.where((row < count)[:, None], y[source], jnp.nan)
-        ys = jnp.stack([unwrapped(read[:, c], turn) for c, turn in enumerate(self.exported.turns)], axis=1)
+        ys = jnp.stack([unwrap_angle(read[:, c], turn) for c, turn in enumerate(self.exported.turns)], axis=1)
         finite = jnp.isfinite(y) & (jnp.arange(t.shape[0]) >= at)[:, None]
         first = jnp.take_along_axis(y, jnp.argmax(finite, axis=0)[None], axis=0)[0]
         turns = [turn or 1.0 for turn in self.exported.turns]
@@ -209,7 +209,7 @@ class Whole:
         return jnp.concatenate([functions["start"](*arguments, origin) for functions in self.functions])
 
 
-def unwrapped(column: Float[Array, " row"], turn: float | None) -> Float[Array, " row"]:
+def unwrap_angle(column: Float[Array, " row"], turn: float | None) -> Float[Array, " row"]:
     """Returns an angle without jumps, whose first value is within half a turn of zero."""
     if not turn:
         return column
@@ -393,7 +393,7 @@ class Graph:
             return self.product(operation)
         if name in ONNX_REDUCED:
             rows, count = operation.inputs[0].shape
-            shaped = self.reshaped(operation.inputs[0], (-1, rows, count))
+            shaped = self.reshape_to(operation.inputs[0], (-1, rows, count))
             return self.node(ONNX_REDUCED[name], shaped, self.constant([2], np.int64), keepdims=0)
         operands = [self.read(operand) for operand in operation.inputs]
         if name in ONNX_CALLED:
@@ -444,10 +444,10 @@ class Graph:
             return self.node("MatMul", self.read(right), self.constant(left[0].T, left.dtype))
         if isinstance(right, np.ndarray) and stacks == 1 and rows == 1:
             return self.node("MatMul", self.read(left), self.constant(right[0], right.dtype))
-        a, b = self.reshaped(left, (-1, stacks, rows, inner)), self.reshaped(right, (-1, stacks, inner, columns))
+        a, b = self.reshape_to(left, (-1, stacks, rows, inner)), self.reshape_to(right, (-1, stacks, inner, columns))
         return self.reshape(self.node("MatMul", a, b), (-1, stacks * rows * columns))
 
-    def reshaped(self, operand: Operand, shape: tuple[int, ...]) -> str:
+    def reshape_to(self, operand: Operand, shape: tuple[int, ...]) -> str:
         if isinstance(operand, np.ndarray):
             return self.constant(operand.reshape(shape), operand.dtype)
         return self.reshape(self.read(operand), shape)

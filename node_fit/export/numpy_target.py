@@ -98,11 +98,11 @@ class NumpyFunction:
                 variable = f"x{len(self.lines)}"
                 self.lines.append(f"    {variable} = {text}")
                 self.texts[id(operation.output)] = variable
-        results = [self.shaped(result) for result in self.program.results]
+        results = [self.reshape_result(result) for result in self.program.results]
         head = f"def {name}({', '.join(self.arguments)}):"
         return "\n".join([head, *self.lines, f"    return {', '.join(map(without_parentheses, results))}"])
 
-    def shaped(self, result: Operand) -> str:
+    def reshape_result(self, result: Operand) -> str:
         text = self.read(result)
         if len(result.shape) == 1:
             return f"np.array([{text}])" if result.size == 1 else text
@@ -155,14 +155,14 @@ class NumpyFunction:
     def take(self, operation: Operation) -> str:
         places, output = operation.places.ravel(), operation.output
         if len(operation.inputs) == 1:
-            return self.picked(self.read(operation.inputs[0]), operation.inputs[0].size, places)
+            return self.pick(self.read(operation.inputs[0]), operation.inputs[0].size, places)
         sizes = np.cumsum([0, *(operand.size for operand in operation.inputs)])
         joined = "np.hstack([" + ", ".join(self.read(operand) for operand in operation.inputs) + "])"
         if output.size == sizes[-1] and (places == np.arange(output.size)).all():
             return joined
-        return self.picked(joined, int(sizes[-1]), places)
+        return self.pick(joined, int(sizes[-1]), places)
 
-    def picked(self, text: str, size: int, places: np.ndarray) -> str:
+    def pick(self, text: str, size: int, places: np.ndarray) -> str:
         """Returns an expression for places of a flat array."""
         if size == 1:
             return text if len(places) == 1 else f"np.full({len(places)}, {text})"

@@ -249,7 +249,7 @@ class Tracer:
         if name in REDUCTIONS:
             return [self.reduce(name, inputs[0], parameters["axes"], shape)]
         if name in MOVES:
-            ids = MOVES[name](numbered(inputs), parameters)
+            ids = MOVES[name](number_entries(inputs), parameters)
             return [self.take(inputs, ids.reshape(shape))]
         if name in BY_INDEX:
             return [self.by_index(equation.primitive, inputs, parameters, shape)]
@@ -360,7 +360,7 @@ def is_identity(places: np.ndarray) -> bool:
     return bool((places.ravel() == np.arange(places.size)).all())
 
 
-def numbered(inputs: Sequence[Operand]) -> list[np.ndarray]:
+def number_entries(inputs: Sequence[Operand]) -> list[np.ndarray]:
     """Numbers the elements of all inputs consecutively, in arrays of their shapes."""
     starts = np.cumsum([0, *(operand.size for operand in inputs)])
     return [

@@ -76,7 +76,7 @@ def in_double(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
     with scope("x64"):
         cast_model = carry(model, dtype_of("x64"))
         members = cast_model.members if isinstance(cast_model, Ensemble) else (cast_model,)
-        tight = [replace(member, solver=tightened(member.solver)) for member in members]
+        tight = [replace(member, solver=tighten(member.solver)) for member in members]
         return replace(cast_model, members=tuple(tight)) if isinstance(cast_model, Ensemble) else tight[0]
 
 
@@ -89,7 +89,7 @@ def with_lines_for_cubics(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
     return replace(model, members=linear) if isinstance(model, Ensemble) else linear[0]
 
 
-def tightened(solver: Solver) -> Solver:
+def tighten(solver: Solver) -> Solver:
     if solver.is_exponential:  # Other targets solve the field itself.
         solver = replace(solver, method="tsit5", stepping="adaptive")
     rtol, atol = TIGHTEST[solver.method in EXPLICIT]
@@ -113,7 +113,7 @@ def select_rows(data: Dataset) -> Dataset:
     return replace(subset, scored=subset.valid)
 
 
-def made_up(model: NeuralODE) -> Dataset:
+def make_up_record(model: NeuralODE) -> Dataset:
     """Makes a record for a model without data: it starts at the mean, and its inputs oscillate around theirs."""
     scaler = model.scaler
     t = np.arange(61) / 10
@@ -186,7 +186,7 @@ def with_given_starts(model: NeuralODE | Ensemble, data: Dataset) -> NeuralODE |
     fixed: list[NeuralODE] = []
     with scope_of(model):
         for number, member in enumerate(members):
-            needed = member.start.needed(member.batch(data))
+            needed = member.start.needed_rows(member.batch(data))
             added = model.vary_rows(needed) if isinstance(model, Ensemble) else None
             varied = needed if added is None else add_to_rows(needed, *(rows[number] for rows in added))
             batch = carry(varied, dtype_of(precision))

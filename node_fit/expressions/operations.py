@@ -204,19 +204,19 @@ def unary(function: Callable[[Array], Array], of_arrays: Callable[[np.ndarray], 
     return Entry(on_floats(function), of_arrays, sympy_call(sympy))
 
 
-def guarded(function: Callable[[Array], Array], of_arrays: Callable[[np.ndarray], np.ndarray], sympy: str) -> Entry:
+def guard_slope(function: Callable[[Array], Array], of_arrays: Callable[[np.ndarray], np.ndarray], sympy: str) -> Entry:
     """Like `unary`, for functions whose slope is not finite at the edge of the domain, or far away."""
     return Entry(on_guarded_floats(function), of_arrays, sympy_call(sympy))
 
 
-def inverted(function: Callable[..., Array], of_arrays: Callable[..., np.ndarray], sympy: str) -> Entry:
+def invert_function(function: Callable[..., Array], of_arrays: Callable[..., np.ndarray], sympy: str) -> Entry:
     """Creates the reciprocal of a function."""
-    return guarded(lambda value: 1 / function(value), lambda value: 1 / of_arrays(value), sympy)
+    return guard_slope(lambda value: 1 / function(value), lambda value: 1 / of_arrays(value), sympy)
 
 
 def of_inverse(function: Callable[..., Array], of_arrays: Callable[..., np.ndarray], sympy: str) -> Entry:
     """Creates a function of the reciprocal of its argument."""
-    return guarded(lambda value: function(1 / value), lambda value: of_arrays(1 / value), sympy)
+    return guard_slope(lambda value: function(1 / value), lambda value: of_arrays(1 / value), sympy)
 
 
 # Truncated quotient, and remainder with the sign of the first number, as in C.
@@ -249,8 +249,8 @@ OPERATIONS: dict[str, Entry] = {
     "quotient": Entry(whole_quotient, whole_quotient_of, sympy_text(QUOTIENT), 2, 2),
     "remainder": Entry(on_floats(jnp.fmod), np.fmod, sympy_text(REMAINDER), 2, 2),
     "heaviside": Entry(heaviside, heaviside_of, sympy_text("sp.Heaviside({0}, 1/2)")),
-    "exp": guarded(jnp.exp, np.exp, "exp"),
-    "sqrt": guarded(jnp.sqrt, np.sqrt, "sqrt"),
+    "exp": guard_slope(jnp.exp, np.exp, "exp"),
+    "sqrt": guard_slope(jnp.sqrt, np.sqrt, "sqrt"),
     "log10": Entry(on_guarded_floats(jnp.log10), np.log10, sympy_text("sp.log({0}, 10)")),
     "log2": Entry(on_guarded_floats(jnp.log2), np.log2, sympy_text("sp.log({0}, 2)")),
     "abs": unary(jnp.abs, np.abs, "Abs"),
@@ -258,26 +258,26 @@ OPERATIONS: dict[str, Entry] = {
     "sigmoid": Entry(on_floats(jax.nn.sigmoid), logistic, sympy_text("(1/(1 + sp.exp(-({0}))))")),
     "floor": unary(jnp.floor, np.floor, "floor"),
     "ceil": unary(jnp.ceil, np.ceil, "ceiling"),
-    "factorial": guarded(factorial, factorial_of, "factorial"),
+    "factorial": guard_slope(factorial, factorial_of, "factorial"),
     "erf": unary(jax.scipy.special.erf, error_function, "erf"),
     "sin": unary(jnp.sin, np.sin, "sin"),
     "cos": unary(jnp.cos, np.cos, "cos"),
-    "tan": guarded(jnp.tan, np.tan, "tan"),
-    "sinh": guarded(jnp.sinh, np.sinh, "sinh"),
-    "cosh": guarded(jnp.cosh, np.cosh, "cosh"),
+    "tan": guard_slope(jnp.tan, np.tan, "tan"),
+    "sinh": guard_slope(jnp.sinh, np.sinh, "sinh"),
+    "cosh": guard_slope(jnp.cosh, np.cosh, "cosh"),
     "tanh": unary(jnp.tanh, np.tanh, "tanh"),
-    "sec": inverted(jnp.cos, np.cos, "sec"),
-    "csc": inverted(jnp.sin, np.sin, "csc"),
-    "cot": inverted(jnp.tan, np.tan, "cot"),
-    "sech": inverted(jnp.cosh, np.cosh, "sech"),
-    "csch": inverted(jnp.sinh, np.sinh, "csch"),
-    "coth": inverted(jnp.tanh, np.tanh, "coth"),
-    "arcsin": guarded(jnp.arcsin, np.arcsin, "asin"),
-    "arccos": guarded(jnp.arccos, np.arccos, "acos"),
-    "arctan": guarded(jnp.arctan, np.arctan, "atan"),
-    "arcsinh": guarded(jnp.arcsinh, np.arcsinh, "asinh"),
-    "arccosh": guarded(jnp.arccosh, np.arccosh, "acosh"),
-    "arctanh": guarded(jnp.arctanh, np.arctanh, "atanh"),
+    "sec": invert_function(jnp.cos, np.cos, "sec"),
+    "csc": invert_function(jnp.sin, np.sin, "csc"),
+    "cot": invert_function(jnp.tan, np.tan, "cot"),
+    "sech": invert_function(jnp.cosh, np.cosh, "sech"),
+    "csch": invert_function(jnp.sinh, np.sinh, "csch"),
+    "coth": invert_function(jnp.tanh, np.tanh, "coth"),
+    "arcsin": guard_slope(jnp.arcsin, np.arcsin, "asin"),
+    "arccos": guard_slope(jnp.arccos, np.arccos, "acos"),
+    "arctan": guard_slope(jnp.arctan, np.arctan, "atan"),
+    "arcsinh": guard_slope(jnp.arcsinh, np.arcsinh, "asinh"),
+    "arccosh": guard_slope(jnp.arccosh, np.arccosh, "acosh"),
+    "arctanh": guard_slope(jnp.arctanh, np.arctanh, "atanh"),
     "arccot": of_inverse(jnp.arctan, np.arctan, "acot"),
     "arcsec": of_inverse(jnp.arccos, np.arccos, "asec"),
     "arccsc": of_inverse(jnp.arcsin, np.arcsin, "acsc"),

@@ -41,7 +41,7 @@ def trajectories_between(train: Dataset, groups: Collection[str] = ()) -> Datase
     rows = int(base.ts.shape[1])
     mixed = np.array([name not in groups for name in train.inputs], float)
     us = base.us + share * mixed * (train.us[other, :1] - train.us[one, :1])
-    return replace(base.shifted(share * shift), us=us[:, :rows])
+    return replace(base.shift(share * shift), us=us[:, :rows])
 
 
 def runs_away(model: NeuralODE, train: Dataset) -> bool:

@@ -17,7 +17,7 @@ from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, LogTimeMLP, Polynomial
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
-from ..model.make_model import MakeStart, is_equations_alone, is_plain, made_of, says
+from ..model.make_model import MakeStart, is_equations_alone, is_plain, maker_class, trait_of
 from ..model.observation import NetworkReadout
 from ..objectives.objective import Penalty
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
@@ -99,7 +99,7 @@ class Race:
     @property
     def has_direct_readout(self) -> bool:
         """Whether only states are measured, and none is an angle."""
-        return says(self.options.observation, "is_direct", False) and not self.train.angles
+        return trait_of(self.options.observation, "is_direct", False) and not self.train.angles
 
     @property
     def measures_all(self) -> bool:
@@ -137,7 +137,7 @@ class Race:
     def may_hold_elsewhere(self) -> bool:
         """Whether another model may generalize better to other initial states, if a network fits few variables well."""
         field, last = self.options.field, self.tried[-1].attempt.name
-        network = callable(field) and made_of(field) is MLP and not reads_past(self.first)
+        network = callable(field) and maker_class(field) is MLP and not reads_past(self.first)
         few = self.has_few_variables and has_enough_rows(self.train)
         return last in (FIRST_ATTEMPT, SPARSE_EQUATIONS) and network and few
 
@@ -161,7 +161,7 @@ class Candidate:
 def begin_at_derivatives(race: Race) -> Options | None:
     """Initializes equations alone with constants fitted to the derivatives of the data, if all states are measured."""
     options = race.options
-    alone = is_equations_alone(options.field) and not says(options.field, "is_sought", False)
+    alone = is_equations_alone(options.field) and not trait_of(options.field, "is_sought", False)
     if not alone or count_hidden(race.first) or race.best.is_content:
         return None
     optimizer = options.optimizer or LevenbergMarquardt()
@@ -197,8 +197,8 @@ def begins_with_equations(options: Options, train: Dataset) -> bool:
     """
     field = options.field
     few = has_few_values(train) and len(train.states) + len(train.inputs) <= MOST_VARIABLES
-    plain = callable(field) and made_of(field) is MLP and is_plain(field) and options.discover
-    measured = says(options.observation, "is_direct", False) and options.hidden in ("auto", 0, ())
+    plain = callable(field) and maker_class(field) is MLP and is_plain(field) and options.discover
+    measured = trait_of(options.observation, "is_direct", False) and options.hidden in ("auto", 0, ())
     if not (few and plain and measured and has_enough_rows(train)):
         return False
     # Inputs over many rows are learnt in windows; rows over decades of time need a field of the logarithm.
@@ -555,11 +555,11 @@ def candidates_of(race: Race) -> Sequence[Candidate]:
     """Returns the candidates for the kind of record, in the order in which they are tried."""
     field, (known, chaotic, driven, small, few, large) = race.options.field, CANDIDATES_BY_KIND.values()
     # If rows span decades of time, any other field needs an implicit method, which takes many seconds per step.
-    if not callable(field) or made_of(race.first.options.field) is LogTimeMLP:
+    if not callable(field) or maker_class(race.first.options.field) is LogTimeMLP:
         return ()
-    if says(field, "has_equations", False):
+    if trait_of(field, "has_equations", False):
         return known
-    if made_of(field) is not MLP or not is_plain(field):
+    if maker_class(field) is not MLP or not is_plain(field):
         return ()
     if race.is_chaotic:
         return chaotic

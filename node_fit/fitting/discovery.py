@@ -313,7 +313,7 @@ def discover_in(model: NeuralODE, data: Dataset, vocabulary: Vocabulary, limits:
 
     **Arguments:** `data`: the data to which it was fitted.
     """
-    findings = search_field(model, model.scaler.marked(data), vocabulary, **limits)
+    findings = search_field(model, model.scaler.mark_angles(data), vocabulary, **limits)
     bounds = {}
     if isinstance(model.field, Hybrid):
         bounds = dict(zip(model.field.known.constants.names, model.field.known.constants.bounds, strict=True))

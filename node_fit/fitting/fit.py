@@ -27,7 +27,7 @@ from ..training.task import Members
 from .candidates import FIRST_ATTEMPT
 from .judge import CONTENT, UNFINISHED, Judged, has_few_values
 from .left_out import predict_left_out
-from .long_records import kept_of_race, race_long_record
+from .long_records import best_of_race, race_long_record
 from .mechanisms import fit_mechanism
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
@@ -100,24 +100,24 @@ def fit(
     check_argument("options", options, Options | None, "a node_fit.Options such as Options(seed=1)")
     words = dict(zip(OWN_OPTIONS, (field, hidden, start, solver, optimizer, training), strict=True))
     options = replace(options or Options(), **{name: word for name, word in words.items() if word is not None})
-    options = options if options.members.trained.size == 1 else with_one_start(options)
+    options = options if options.members.trained_members.size == 1 else with_one_start(options)
     earlier = None if model is None else check_model_given(model)
     options = with_precision(options.for_data(train), options.field if earlier is None else earlier.field, train)
     with options.place.scope(), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
-        alone = model is None and options.members.trained.size == 1 and jax.process_count() == 1
+        alone = model is None and options.members.trained_members.size == 1 and jax.process_count() == 1
         races = alone and is_open(options, options.effort)
         before, is_enough = begin_race(options, train, validation, callback) if races else ([], False)
         if is_enough:
-            warn_of_data([kept := kept_of_race(before)])
+            warn_of_data([kept := best_of_race(before)])
             return with_bands(kept, options.members)
         steps = [before[-1].fit.steps if before else 0]
         problem = build_problem(options, train, validation, earlier=earlier, callback=callback, offset=steps[-1])
         warn_of_data([problem])
         if not before:
             callback.on_opening(FIRST_ATTEMPT)
-        callback.on_fit_start(problem.model, problem.said)
+        callback.on_fit_start(problem.model, problem.remarks)
         if before:
             callback.on_attempt(FIRST_ATTEMPT, f"{before[-1].attempt.name} is {before[-1].attempt.verdict}")
         result = solve([problem], [callback])[0]
@@ -255,7 +255,7 @@ def fit_several(
         for index, (setup, callback) in enumerate(zip(options, callbacks, strict=True)):
             try:
                 problem = build_problem(setup, train, validation)
-                callback.on_fit_start(problem.model, problem.said)
+                callback.on_fit_start(problem.model, problem.remarks)
                 problems[index] = problem
             except ValueError as error:
                 fits[index] = error

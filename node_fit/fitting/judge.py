@@ -17,7 +17,7 @@ from ..evaluation.advice import POOR
 from ..evaluation.case import FLAT
 from ..evaluation.chaos import lyapunov_time, predicts_windows_alone
 from ..model.ensemble import Ensemble
-from ..model.make_model import is_equations_alone, keyword, make_model, says
+from ..model.make_model import is_equations_alone, keyword, make_model, trait_of
 from ..runtime.placement import scope_of
 from ..uncertainty.linearization import Unsure
 from .between import runs_away
@@ -174,7 +174,7 @@ def find_best(tried: Sequence[Judged]) -> Judged:
         return tried[0]
     compared = on_same_rows(tried)
     if has_same_equations([judged.fit for judged in tried]):
-        return tried[first_tied([log(judged.objective) for judged in compared], log(SAME_OBJECTIVE))]
+        return tried[index_of_first_tied([log(judged.objective) for judged in compared], log(SAME_OBJECTIVE))]
     contenders = [judged for judged in compared if not judged.is_unfit] or compared
     if not is_validated(contenders[0].fit):
         highest = max(judged.standing for judged in contenders)
@@ -189,21 +189,21 @@ def find_least(rest: Sequence[Judged]) -> Judged:
     if all(has_hidden_starts(judged.fit) and judged.attempt.train is not None for judged in rest):
         # Equations with a network: only training rows distinguish constants if the held-out data are at rest.
         near = [judged for judged in rest if judged.error <= TIED_CONSTANTS * least]
-        return near[first_tied([log(judged.attempt.train or 0.0) for judged in near], log(TIED_ERRORS))]
+        return near[index_of_first_tied([log(judged.attempt.train or 0.0) for judged in near], log(TIED_ERRORS))]
     equations = [judged for judged in rest if judged.attempt.has_equations and judged.is_acceptable]
-    near = [judged for judged in equations if judged.error < tied_by_chance(judged.fit) * least]
+    near = [judged for judged in equations if judged.error < chance_factor(judged.fit) * least]
     if near or len(equations) == len(rest):
         return min(near or rest, key=lambda judged: (not judged.is_fitted_as_judged, judged.error))
     evidence = [judged.attempt.log_evidence for judged in rest]
     if not is_validated(rest[0].fit) and None not in evidence:
-        return rest[first_tied([-value for value in evidence if value is not None], TIED_EVIDENCE)]
+        return rest[index_of_first_tied([-value for value in evidence if value is not None], TIED_EVIDENCE)]
     acceptable = [judged for judged in rest if judged.is_acceptable]
     if any(judged.error == least for judged in acceptable):
-        return acceptable[first_tied([judged.log_error for judged in acceptable], log(TIED_ERRORS))]
-    return rest[first_tied([log(judged.error) for judged in rest], log(TIED_ERRORS))]
+        return acceptable[index_of_first_tied([judged.log_error for judged in acceptable], log(TIED_ERRORS))]
+    return rest[index_of_first_tied([log(judged.error) for judged in rest], log(TIED_ERRORS))]
 
 
-def first_tied(values: Sequence[float], margin: float) -> int:
+def index_of_first_tied(values: Sequence[float], margin: float) -> int:
     """Returns the index of the first value within a margin of the minimum."""
     return next(number for number, value in enumerate(values) if value <= min(values) + margin)
 
@@ -216,7 +216,7 @@ def is_validated(fit: Fit) -> bool:
     return "validation" in fit.data
 
 
-def tied_by_chance(fit: Fit) -> float:
+def chance_factor(fit: Fit) -> float:
     """Returns the factor by which errors can differ by chance, which is larger for few values."""
     judged_on = fit.data.get("validation", fit.data["train"])
     return max(TIED_EQUATIONS, 1 + (2 * int(judged_on.mask.sum())) ** -0.5)
@@ -258,7 +258,7 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
     splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
     # Drop the history, which resumed runs lack.
     assessed = replace(fit, history=[]).assess(splits, LEVEL, gate=horizon is None)
-    case, train = assessed.case, fit.marked(splits["train"])
+    case, train = assessed.case, fit.mark_angles(splits["train"])
     misfits = {part: Misfit.of(data, case.predicted[part], train) for part, data in case.splits.items()}
     evidence = evidence_of(fit) if is_few(fit) else None
     attempt = Attempt(name, assessed.verdict.kind, None, None, evidence, horizon, seconds, keys)
@@ -294,7 +294,9 @@ def has_few_values(train: Dataset) -> bool:
 
 def is_few(fit: Fit) -> bool:
     """Whether a network is fitted to too few values to determine it."""
-    flexible = says(fit.options.field, "has_linear_part", False) and not says(fit.options.field, "is_linear", False)
+    flexible = trait_of(fit.options.field, "has_linear_part", False) and not trait_of(
+        fit.options.field, "is_linear", False
+    )
     return flexible and has_few_values(fit.data["train"])
 
 
@@ -306,14 +308,14 @@ def count_hidden(fit: Fit) -> int:
 def has_hidden_starts(fit: Fit) -> bool:
     """Whether a fit of known equations estimated the initial values of hidden states."""
     model = fit.model.typical
-    has_equations = says(fit.options.field, "has_equations", False)
+    has_equations = trait_of(fit.options.field, "has_equations", False)
     return has_equations and bool(model.start.guess.unknown) and not isinstance(fit.model, Ensemble)
 
 
 def reads_past(fit: Fit) -> bool:
     """Whether a network was fitted to windows of a driven record, or of one with starts read from past rows."""
     past = fit.data["train"].is_driven or keyword(fit.options.start, "before") is True
-    return past and fit.options.training.window is not None and says(fit.options.field, "has_network", False)
+    return past and fit.options.training.window is not None and trait_of(fit.options.field, "has_network", False)
 
 
 def horizon_seen_by(judged: Judged) -> int | None:

@@ -17,11 +17,11 @@ from ..data.dataset import Dataset
 from ..data.trajectories import cut
 from ..evaluation.metrics import score_values
 from ..evaluation.new_data import HeldOut
-from ..evaluation.simulation import together
+from ..evaluation.simulation import concatenate_splits
 from ..options.options import Options
 from ..options.recipes import DIRECT_RECIPE
 from ..training.callback import Callback
-from .refit import STEPS_ON_ALL, gains_by_more_rows
+from .refit import STEPS_ON_ALL, is_worth_refitting
 from .result import Fit
 
 LEFT_OUT_LOG = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def predict_left_out(fit: Fit, anew: Anew, callback: Callback) -> Fit:
 
     **Arguments:** `anew`: makes a fit. `callback`: notified of each fit; a `KeyboardInterrupt` from it ends the fit.
     """
-    if not gains_by_more_rows(fit):
+    if not is_worth_refitting(fit):
         return fit
     rows, start = all_rows(fit), fit.model.typical.start
     reads = max(start.given_rows or 1, start.past + start.washout)
@@ -94,7 +94,7 @@ def all_rows(fit: Fit) -> Dataset:
     rows = int(train.ts.shape[1])
     alike = held.trajectories == train.trajectories and int(held.ts.shape[1]) >= rows
     if not (alike and np.array_equal(held.ts[:, :rows][train.valid], train.ts[train.valid])):
-        return together(dict(fit.data))
+        return concatenate_splits(dict(fit.data))
     scored = held.scored.copy()
     scored[:, :rows] |= train.scored
     return replace(held, scored=scored)

@@ -21,7 +21,7 @@ from ..data.scaling import Scaler
 from ..model import parameters
 from ..model.fields.network import MLP, Linear
 from ..model.initial_state.trained import Encoder
-from ..model.make_model import is_plain, keyword, made_of, make_model, says
+from ..model.make_model import is_plain, keyword, make_model, maker_class, trait_of
 from ..model.neural_ode import NeuralODE
 from ..model.observation import DirectReadout, LinearReadout
 from ..objectives.matching import TrajectoryMatching
@@ -98,8 +98,8 @@ class LongRecord:
 def is_open_to_modes(options: Options) -> bool:
     """Whether the user's options permit a linear system with many states, or a network beside it."""
     field = options.field
-    fits = callable(field) and made_of(field) in (MLP, Linear) and is_plain(field)
-    free = options.hidden == "auto" and options.start == "auto" and says(options.observation, "is_direct", False)
+    fits = callable(field) and maker_class(field) in (MLP, Linear) and is_plain(field)
+    free = options.hidden == "auto" and options.start == "auto" and trait_of(options.observation, "is_direct", False)
     plain = is_default(options.recipe) and options.solver.method == "tsit5" and options.prediction_solver is None
     return fits and free and plain and options.members.count == 1
 
@@ -291,7 +291,7 @@ def race_long_record(
         return [], False
     callback.on_fit_start(long.fit.model.typical, [str(choice) for choice in long.fit.choices])
     tried = [judge_attempt(LINEAR_SYSTEM, long.fit, None, ("hidden", "observation"))]
-    few = long.states <= MOST_BESIDE and made_of(options.field) is MLP
+    few = long.states <= MOST_BESIDE and maker_class(options.field) is MLP
     if few and tried[0].attempt.verdict not in ENOUGH:
         callback.on_attempt(BESIDE_SYSTEM, f"the {LINEAR_SYSTEM} is {tried[0].attempt.verdict}")
         fit = solve([long.build_beside(options, train, validation)], [callback])[0]
@@ -301,6 +301,6 @@ def race_long_record(
     return [replace(judged, fit=replace(judged.fit, rival=long.fit.model.typical)) for judged in tried], enough
 
 
-def kept_of_race(tried: Sequence[Judged]) -> Fit:
+def best_of_race(tried: Sequence[Judged]) -> Fit:
     """Returns the best of the attempts of `race_long_record`."""
     return result_of(find_best(tried), tried)

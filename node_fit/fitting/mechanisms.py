@@ -11,7 +11,7 @@ from ..evaluation.advice import POOR
 from ..mechanics.pairing import pair_states
 from ..model.fields.known import Mechanical
 from ..model.fields.network import MLP
-from ..model.make_model import is_plain, made_of, says
+from ..model.make_model import is_plain, maker_class, trait_of
 from ..options.options import Options
 from ..training.callback import Callback
 from .judge import UNFINISHED, Judged, horizon_of, judge_attempt
@@ -29,8 +29,8 @@ DOUBLE = Choice("precision", "x64", "the constants of what swings have more digi
 def may_be_mechanism(options: Options, train: Dataset) -> bool:
     """Whether states are positions and velocities under forces, and the user's options permit equations."""
     field = options.field
-    plain = callable(field) and made_of(field) is MLP and is_plain(field) and options.discover
-    free = options.hidden == "auto" and options.start == "auto" and says(options.observation, "is_direct", False)
+    plain = callable(field) and maker_class(field) is MLP and is_plain(field) and options.discover
+    free = options.hidden == "auto" and options.start == "auto" and trait_of(options.observation, "is_direct", False)
     if not (plain and free and options.members.count == 1 and int(train.mask.sum(axis=1).min()) >= FEWEST_ROWS):
         return False
     try:
@@ -60,7 +60,7 @@ def fit_mechanism(
         if options.kind != changed.kind:
             problem = replace(problem, choices=(*problem.choices, DOUBLE))
         callback.on_opening(MECHANISM)
-        callback.on_fit_start(problem.model, problem.said)
+        callback.on_fit_start(problem.model, problem.remarks)
         return judge_attempt(MECHANISM, solve([problem], [callback])[0], horizon, ("field",))
 
     exact = replace(options, field=Mechanical, restarts=1, precision="x64")

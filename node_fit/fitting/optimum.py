@@ -56,7 +56,7 @@ def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
     @functools.lru_cache(maxsize=2)
     def linearise(key: bytes) -> LinearisedPoint:
         x = np.frombuffer(key)
-        return evidence.minimised(evidence.at(x)).with_prior(x)
+        return evidence.minimised_residuals(evidence.at(x)).with_prior(x)
 
     with np.errstate(all="ignore"):  # Parameters of constants near their bounds diverge.
         end = least_squares(

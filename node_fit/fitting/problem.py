@@ -29,10 +29,10 @@ from ..model.initial_state.trained import Fitted
 from ..model.make_model import (
     is_equations_alone,
     keywords,
-    made_of,
     make_model,
+    maker_class,
     names_of_local_trajectories,
-    says,
+    trait_of,
     values_of_constants,
 )
 from ..model.neural_ode import NeuralODE
@@ -106,10 +106,10 @@ class FitProblem:
     @property
     def ensemble(self) -> Members:
         """The members that are fitted simultaneously."""
-        return self.options.members.trained
+        return self.options.members.trained_members
 
     @property
-    def picking(self) -> Dataset | None:
+    def selection_data(self) -> Dataset | None:
         """The data used to select iterates, members and restarts.
 
         None for equations alone, whose constants are at the optimum of the training likelihood; validation data only
@@ -118,7 +118,7 @@ class FitProblem:
         return None if is_equations_alone(self.model.field) else self.validation
 
     @property
-    def said(self) -> list[str]:
+    def remarks(self) -> list[str]:
         """The choices and notes as text."""
         return [*map(str, self.choices), *self.notes]
 
@@ -135,7 +135,7 @@ class FitProblem:
         """The weight of the prior used for an ensemble."""
         return self.ridges[len(self.ridges) // 2]
 
-    def settled(self, best: int | None) -> tuple[Options, tuple[Choice, ...]]:
+    def settle_options(self, best: int | None) -> tuple[Options, tuple[Choice, ...]]:
         """Returns the options and choices with the final weight of the prior, of the best member or of an ensemble."""
         if len(self.ridges) == 1:
             return self.options.with_ridge(self.ridges[0]), self.choices
@@ -193,7 +193,7 @@ class FitProblem:
             self.options,
             members,
             self.train,
-            self.picking,
+            self.selection_data,
             starts_well=self.begins_linear,
             offset=self.offset,
         )
@@ -218,7 +218,7 @@ def build_problem(
     **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
     """
     began, callback = time.perf_counter(), callback or Callback()
-    mark = (options.scaling if earlier is None else earlier.scaler).marked
+    mark = (options.scaling if earlier is None else earlier.scaler).mark_angles
     train, validation = mark(train), None if validation is None else mark(validation)
     if numbered := names_of_local_trajectories(train, options.field, options.start, options.observation):
         validation = None if validation is None else with_trajectory_numbers(validation, numbered)
@@ -244,7 +244,7 @@ def build_problem(
     if validation is not None:
         model.check_channels(validation)
     ridges, prior = weigh_prior(plan, facts, model)
-    options.members.trained.check(facts.trajectories, options.training.budget.window)
+    options.members.trained_members.check(facts.trajectories, options.training.budget.window)
     window, states = options.training.window, [name for name in model.states if name in model.latent]
     from_first = states if model.start.is_first_measurement else []
     return FitProblem(
@@ -349,11 +349,11 @@ def continue_from(model: NeuralODE, train: Dataset, options: Options) -> tuple[N
     if changed:
         raise ValueError(f"{changed[0]} is part of the earlier model, so it can't be given with model=; leave it out.")
     model.check_channels(train)
-    start = model.start.adapted(model.batch(train))
+    start = model.start.adapt(model.batch(train))
     assert isinstance(options.penalty, Penalty) and isinstance(options.loss, AbstractLikelihood)
     with scope_of(model):
         constants = values_of_constants((model.field, model.observation))
-        noise = make_noise(model.scaler.marked(train), options.loss, model.system, constants)
+        noise = make_noise(model.scaler.mark_angles(train), options.loss, model.system, constants)
         noise = None if noise is None else carry(noise, model.scaler.state_scale.dtype)
     return replace(model, start=start, noise=noise), options.with_ridge(
         0.0
@@ -410,7 +410,7 @@ def make_loop(
         members,
         train,
         validation,
-        options.placed(len(members)),
+        options.placement_for(len(members)),
         freeze=training.freeze,
         chunk_steps=training.budget.chunk_steps,
         patience=training.patience,
@@ -441,9 +441,9 @@ def find_equations(
 
     **Raises:** `ValueError` if states are hidden, no equation leaves only noise, or no mechanism is found.
     """
-    if not says(options.field, "is_sought", False):
+    if not trait_of(options.field, "is_sought", False):
         return options, ()
-    kind = "sparse" if made_of(options.field) is Sparse else "mechanical"
+    kind = "sparse" if maker_class(options.field) is Sparse else "mechanical"
     if options.hidden not in ("auto", 0, ()):
         raise ValueError(f"field={kind} needs measurements of all states; leave out hidden, or use another field.")
     search_for = find_sparse if kind == "sparse" else find_motion

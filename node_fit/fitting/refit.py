@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from ..data.dataset import Dataset
-from ..evaluation.simulation import together
+from ..evaluation.simulation import concatenate_splits
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 from ..objectives.objective import Penalty
@@ -43,13 +43,13 @@ def refit_to_all(fit: Fit, go_on: GoOn, callback: Callback) -> Fit:
 
     **Arguments:** `go_on`: continues training of an earlier model. `callback`: notified of the attempt.
     """
-    if not gains_by_more_rows(fit):
+    if not is_worth_refitting(fit):
         return fit
     model = fit.model
     assert isinstance(model, NeuralODE)
     callback.on_attempt(ALL_ROWS, "validation data have nothing left to choose")
     try:
-        more = go_on(options_on_all(fit.options), together(dict(fit.data)), model)
+        more = go_on(options_on_all(fit.options), concatenate_splits(dict(fit.data)), model)
     except KeyboardInterrupt as ended:
         return replace(fit, status="interrupted", reason=str(ended) or "by Ctrl-C")
     except Exception as error:  # A failing refit must not lose the earlier fit.
@@ -66,7 +66,7 @@ def refit_to_all(fit: Fit, go_on: GoOn, callback: Callback) -> Fit:
     return replace(fit, model=more.model, validated=model, choices=(*fit.choices, TRAINED_ON_ALL), **spent)
 
 
-def gains_by_more_rows(fit: Fit) -> bool:
+def is_worth_refitting(fit: Fit) -> bool:
     """Whether validation data selected a model regularized by a prior, in windows of long records.
 
     Whole trajectories without a prior gain nothing: further steps fit noise as much as new information.

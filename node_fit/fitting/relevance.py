@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize
-from ..model.make_model import says
+from ..model.make_model import trait_of
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope_of
 from ..uncertainty.linearization import MOST_PARAMETERS, Evidence, Unsure
@@ -95,7 +95,7 @@ def thin_out(evidence: Evidence) -> Thinned:
 def places_of(evidence: Evidence, *, nonlinear_only: bool) -> np.ndarray:
     """Returns a mask of the trained parameters that are coefficients of the polynomial."""
     with scope_of(evidence.model):
-        numbered = evidence.stage.numbered().model.field
+        numbered = evidence.stage.parameter_places().model.field
     parts = (
         [numbered.weight] if nonlinear_only else [numbered.weight, numbered.path.layer.weight, numbered.path.layer.bias]
     )
@@ -161,7 +161,7 @@ def thin_polynomial(fit: Fit, level: float) -> Fit:
 
     **Arguments:** `level`: level of the bands with which both fits are simulated.
     """
-    if not says(fit.options.field, "is_polynomial", False) or fit.status == "failed":
+    if not trait_of(fit.options.field, "is_polynomial", False) or fit.status == "failed":
         return fit
     try:
         thinned = thin_out(fit.evidence)

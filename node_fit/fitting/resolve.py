@@ -17,7 +17,7 @@ from ..data.facts import Facts
 from ..model.fields.network import MLP, LogTimeMLP
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
-from ..model.make_model import MakeStart, is_equations_alone, is_plain, keyword, made_of, says
+from ..model.make_model import MakeStart, is_equations_alone, is_plain, keyword, maker_class, trait_of
 from ..objectives.objective import Number, Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
@@ -144,7 +144,7 @@ def resolve(
         return with_ridges(with_solvers(with_plain_defaults(options), inputs, facts), choices, facts)
     if options.training.window == "auto":
         choices.append(Choice("training.window", window, f"the longest record has {facts.longest} rows"))
-    by_filters = says(options.observation, "is_nonlinear", False)
+    by_filters = trait_of(options.observation, "is_nonlinear", False)
     many = by_filters or facts.rows >= MANY_ROWS
     options = replace(options, training=in_windows(options.training, window, facts.rows, many=many))
     if options.restarts == "auto":
@@ -203,12 +203,12 @@ def over_decades(options: Options, facts: Facts) -> tuple[Options, list[Choice]]
     """
     choices: list[Choice] = []
     why = f"the rows span {facts.decades:.0f} decades of time"
-    if options.field is MLP or (is_plain(options.field) and made_of(options.field) is MLP):
+    if options.field is MLP or (is_plain(options.field) and maker_class(options.field) is MLP):
         options = replace(options, field=functools.partial(LogTimeMLP, shortest=facts.shortest))
         choices.append(Choice("field", "log_time", f"{why}, in whose logarithm its rates are of order one"))
     solver = options.solver
     if isinstance(solver, Solver) and (solver.method, solver.stepping) == (USUAL_METHOD, "held"):
-        method = USUAL_METHOD if made_of(options.field) is LogTimeMLP else STIFF_METHOD
+        method = USUAL_METHOD if maker_class(options.field) is LogTimeMLP else STIFF_METHOD
         options = replace(options, solver=replace(solver, method=method, stepping="adaptive"))
         changed = ("solver.method", method) if method == STIFF_METHOD else ("solver.stepping", "adaptive")
         choices.append(Choice(*changed, why))
@@ -220,7 +220,9 @@ def why_fitted_start(options: Options, facts: Facts) -> str | None:
 
     Applies only if all states are measured. Noisy trajectories must be long enough to estimate their initial states.
     """
-    measured = options.hidden in ("auto", 0, ()) and says(options.observation, "is_direct", False) and not facts.angles
+    measured = (
+        options.hidden in ("auto", 0, ()) and trait_of(options.observation, "is_direct", False) and not facts.angles
+    )
     is_whole = options.training.window in ("auto", None) and options.training.batch_size is None
     if not (measured and is_whole):
         return None
@@ -254,21 +256,21 @@ def reads_windows(options: Options) -> bool:
     """Whether the start rule provides the initial state of any window, so that windows can be used."""
     if isinstance(options.start, str):
         return True
-    asks = says(options.start, "can_read_windows", None)
+    asks = trait_of(options.start, "can_read_windows", None)
     hides = options.hidden not in (0, "auto")
     return asks is None or asks(absent=keyword(options.start, "absent"), hides=hides)
 
 
 def has_linear_part(options: Options, facts: Facts) -> bool:
     """Whether the field can hold a linear model of the measured states; angles are not linear states."""
-    offered = says(options.field, "has_linear_part", False) and keyword(options.field, "linear") is not False
-    return offered and says(options.observation, "is_direct", False) and not has_angles(options, facts)
+    offered = trait_of(options.field, "has_linear_part", False) and keyword(options.field, "linear") is not False
+    return offered and trait_of(options.observation, "is_direct", False) and not has_angles(options, facts)
 
 
 def takes_linear_part(field: object) -> bool:
     """Whether a field not yet built has an optional linear part that the user neither requested nor declined."""
     made = cast(Callable[..., object], field)
-    optional = says(field, "has_linear_part", False) and "linear" in inspect.signature(made).parameters
+    optional = trait_of(field, "has_linear_part", False) and "linear" in inspect.signature(made).parameters
     return optional and keyword(field, "linear") is None
 
 

@@ -154,7 +154,7 @@ class Fit:
 
         **Raises:** `ValueError` if xarray is not installed.
         """
-        data = self.marked(self.data["train"] if data is None else data)
+        data = self.mark_angles(self.data["train"] if data is None else data)
         return as_xarray(data, self.model.bands(data, level=level))
 
     def bands(
@@ -170,14 +170,14 @@ class Fit:
         """
         return score(self.model, data)
 
-    def scored(self, data: Dataset, *, trained: bool = False) -> Dataset:
+    def mask_start_rows(self, data: Dataset, *, trained: bool = False) -> Dataset:
         """Returns the data with the rows from which starts are read excluded from scoring; see `score_values`."""
         return score_values(self.model, data, trained=trained)
 
-    def marked(self, data: Dataset) -> Dataset:
+    def mark_angles(self, data: Dataset) -> Dataset:
         """Returns the data with the angles of the fit named."""
         check_data(data, "data")
-        return self.model.typical.scaler.marked(data)
+        return self.model.typical.scaler.mark_angles(data)
 
     def simple_scores(self, train: Dataset, data: Dataset, *, trained: bool = False) -> dict[str, Score]:
         """Scores simple models on the scored rows: the mean, the last known value, a linear ODE, and the linear
@@ -186,7 +186,7 @@ class Fit:
         **Arguments:** `train`: the data to fit the simple models. `data`: the data to predict. `trained`: see
         `score_values`.
         """
-        scored = self.scored(data, trained=trained)
+        scored = self.mask_start_rows(data, trained=trained)
         simple = self.simple_predictions(train, data, trained=trained)
         return {name: metrics.score_predictions(scored, ys) for name, ys in simple.items()}
 
@@ -194,7 +194,7 @@ class Fit:
         self, train: Dataset, data: Dataset, *, trained: bool = False
     ) -> dict[str, Float[np.ndarray, "trajectory time state"]]:
         """Returns the predictions of the simple models of `simple_scores`."""
-        simple = predict_baselines(self.marked(train), self.scored(data, trained=trained))
+        simple = predict_baselines(self.mark_angles(train), self.mask_start_rows(data, trained=trained))
         if (best := self.rival or self.linear) is not None:
             simple["state-space"] = best.predict(data)
         return simple
@@ -212,7 +212,7 @@ class Fit:
         """
         if self.horizon is None or isinstance(self.model, Ensemble):
             return None
-        return score_chaos(self.model, self.marked(train), self.marked(train if data is None else data))
+        return score_chaos(self.model, self.mark_angles(train), self.mark_angles(train if data is None else data))
 
     def assess(
         self,
@@ -246,7 +246,7 @@ class Fit:
             # Losses do not describe the model if it is not the trained one, or was trained further on other rows.
             [] if self.is_linear or self.validated is not None else self.history,
             {
-                name: self.with_noise(self.scored(part, trained=name == "train"), predicted[name])
+                name: self.with_noise(self.mask_start_rows(part, trained=name == "train"), predicted[name])
                 for name, part in splits.items()
             },
             predicted,
@@ -289,7 +289,7 @@ class Fit:
             return None
         model = self.model.typical
         reads = max(model.start.given_rows or 0, model.start.past + model.start.washout)
-        return find_escape(model.predict, model.scaler.marked(train), reads)
+        return find_escape(model.predict, model.scaler.mark_angles(train), reads)
 
     @property
     def distance(self) -> float:
@@ -362,7 +362,10 @@ class Fit:
         **Raises:** `ValueError` if the fit is not a least-squares optimum of few parameters, or lacks a prior.
         """
         information, validation = Information(self.evidence), self.data.get("validation")
-        train, validation = self.marked(self.data["train"]), None if validation is None else self.marked(validation)
+        train, validation = (
+            self.mark_angles(self.data["train"]),
+            None if validation is None else self.mark_angles(validation),
+        )
         return draw_laplace(information, size, self.options.seed, train, validation)
 
     def likelihood(self) -> Likelihood:
@@ -379,7 +382,7 @@ class Fit:
 
         **Arguments:** `data`: the training data by default.
         """
-        scored = self.scored(self.data["train"] if data is None else data, trained=data is None)
+        scored = self.mask_start_rows(self.data["train"] if data is None else data, trained=data is None)
         predicted = self.predict(scored)
         return check_residuals(self.with_noise(scored, predicted), predicted, self.model.typical.scaler)
 
@@ -397,7 +400,7 @@ class Fit:
             raise Unsure("an ensemble of several members has no single optimum.")
         if self.status == "failed" or "train" not in self.data:
             raise Unsure("the fit has failed." if self.status == "failed" else "the fit does not hold its data.")
-        train = self.marked(self.data["train"])
+        train = self.mark_angles(self.data["train"])
         return Evidence(model, self.options, stages_of(self.options, model, Facts.of(train))[0], train)
 
     def equilibria(
@@ -465,9 +468,9 @@ class Fit:
 
         **Raises:** `ValueError` if a trajectory name is unknown.
         """
-        parts = {name: self.marked(part) for name, part in {**self.data, **splits}.items()}
+        parts = {name: self.mark_angles(part) for name, part in {**self.data, **splits}.items()}
         simulated = self.simulate(parts, pictured=trajectories or ())
-        counted = {name: self.scored(part, trained=name == "train") for name, part in parts.items()}
+        counted = {name: self.mask_start_rows(part, trained=name == "train") for name, part in parts.items()}
         return fit_figure(Curves.of(simulated, counted), trajectories)
 
     def save(self, path: str | Path) -> None:

@@ -49,7 +49,7 @@ class Beginning(eqx.Module):
         """Returns the model with this initial guess."""
         raw = [jnp.asarray(new, float) for new in self.raw]
         moved = eqx.tree_at(raw_of, model, raw) if raw else model
-        return eqx.tree_at(lambda m: m.start, moved, moved.start.begun_at(self.start))
+        return eqx.tree_at(lambda m: m.start, moved, moved.start.begin_at(self.start))
 
 
 def choose_beginnings(
@@ -67,7 +67,7 @@ def choose_beginnings(
     with scope_of(model):
         batch = model.batch(part)
         loose = replace(model.solver, rtol=ROUGH, atol=ROUGH / 100, max_steps=SOLVER_STEPS)
-        rough = replace(model, start=model.start.adapted(batch), solver=loose)
+        rough = replace(model, start=model.start.adapt(batch), solver=loose)
         rough, batch = carry((rough, batch), dtype_of(precision))
 
         def losses(shares: Float[np.ndarray, "beginning number"]) -> Float[np.ndarray, " beginning"]:
@@ -86,7 +86,7 @@ def simulation_losses(model: NeuralODE, beginnings: Beginning, batch: Batch) -> 
     def loss(beginning: Beginning) -> Float[Array, ""]:
         begun = beginning(model)
         predicted = begun.observe(begun.solver.forecast(begun.problem(batch, begun.first_states(batch))).ys, batch)
-        misfit = batch.weighted(begun.scaler.near(predicted, batch.ys) - batch.ys)
+        misfit = batch.weigh_residuals(begun.scaler.near(predicted, batch.ys) - batch.ys)
         return jnp.where(batch.mask, misfit**2, 0).sum() / batch.mask.sum()
 
     return jax.vmap(loss)(beginnings)

@@ -93,10 +93,10 @@ def select_iterate(problem: FitProblem, loop: Loop, state: RunState, member: int
 
     **Arguments:** `problem`: the solved problem. `loop`, `state`, `member`: a finished loop.
     """
-    best, chosen = loop.fitted(state, member), state.members[member].chosen
-    if problem.picking is None or not is_earlier(loop, state, member) or not np.isfinite(chosen.loss):
+    best, chosen = loop.fitted_model(state, member), state.members[member].chosen
+    if problem.selection_data is None or not is_earlier(loop, state, member) or not np.isfinite(chosen.loss):
         return best
-    last = loop.fitted(state, member, chosen)
+    last = loop.fitted_model(state, member, chosen)
     train, held = problem.errors(best)
     flattered = train / FLATTERED
     if flattered <= held:
@@ -142,7 +142,7 @@ def restarts_of(problem: FitProblem, loop: Loop, state: RunState, among: range) 
 
     **Arguments:** `among`: the problem's members, one for each restart and weight of the prior.
     """
-    validated, outcomes = problem.picking is not None, loop.outcomes(state)
+    validated, outcomes = problem.selection_data is not None, loop.outcomes(state)
     fits: list[Restart] = []
     weights = len(problem.ridges)
     for first in among[::weights]:

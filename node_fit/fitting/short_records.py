@@ -25,7 +25,7 @@ def fit_few_terms(
     try:
         problem = build_problem(of_few_terms(options), train, validation, callback=callback)
         callback.on_opening(FEW_TERMS.name)
-        callback.on_fit_start(problem.model, problem.said)
+        callback.on_fit_start(problem.model, problem.remarks)
         best = judge_attempt(FEW_TERMS.name, solve([problem], [callback])[0], None, FEW_TERMS.keys)
     except NoEquations as none:
         SHORT_LOG.warning("%s: %s", FEW_TERMS.name, none.verdict)

@@ -47,7 +47,7 @@ def train(problems: Sequence[FitProblem], callbacks: Sequence[Callback], overvie
     fits: dict[int, Fit] = {}
     for group in group_alike(problems, members):
         spans = ranges([len(members[index]) for index in group])
-        loop = ledger.opened(problems[group[0]], [member for index in group for member in members[index]])
+        loop = ledger.open_loop(problems[group[0]], [member for index in group for member in members[index]])
         alone = len(problems) == 1 and overview is None
         parts = CallbackParts([callbacks[index] for index in group], spans, overview or Callback())
         outcomes, state = run_until_interrupted(loop, callbacks[0] if alone else parts, alone=alone)
@@ -77,10 +77,10 @@ class Ledger:
         self.loops: list[Loop] = []
         self.counted = 0
 
-    def opened(self, problem: FitProblem, members: Sequence[Member]) -> Loop:
+    def open_loop(self, problem: FitProblem, members: Sequence[Member]) -> Loop:
         """Opens the training loop for members of a problem, and of others like it."""
         loop = problem.loop(members)
-        offered, used = len(problem.options.placed(len(members)).devices), len(loop.setup.place.devices)
+        offered, used = len(problem.options.placement_for(len(members)).devices), len(loop.setup.place.devices)
         if used < offered and problem.options.device.count != "auto":
             TRAIN_LOG.warning("using %d of %d devices, since members or trajectories are spread evenly", used, offered)
         self.loops.append(loop)
@@ -91,13 +91,13 @@ class Ledger:
     ) -> Fit:
         """Returns the fit of a problem, whose members are some of the loop's."""
         several, keep = problem.ensemble.count > 1, problem.ensemble.keep
-        best = select_member(state, among, outcomes, validated=problem.picking is not None)
-        model, outcome = kept_of(problem, loop, outcomes, state, best)
-        options, choices = problem.settled(None if several else best - among[0])
+        best = select_member(state, among, outcomes, validated=problem.selection_data is not None)
+        model, outcome = keep_model(problem, loop, outcomes, state, best)
+        options, choices = problem.settle_options(None if several else best - among[0])
         excess = loop.step_excess(state)
-        new = [programs for opened in self.loops[self.counted :] for programs in opened.compiled]
+        new = [programs for opened in self.loops[self.counted :] for programs in opened.compiled_programs]
         self.counted = len(self.loops)
-        compiling = sum(programs.compile_seconds for opened in self.loops for programs in opened.compiled)
+        compiling = sum(programs.compile_seconds for opened in self.loops for programs in opened.compiled_programs)
         return Fit(
             model=model,
             status=outcome.status,
@@ -126,7 +126,7 @@ class Ledger:
         return None if problem.options.restarts == 1 else restarts_of(problem, loop, state, among)
 
 
-def kept_of(
+def keep_model(
     problem: FitProblem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, best: int
 ) -> tuple[NeuralODE | Ensemble, Outcome]:
     """Returns the best member, or an ensemble of all that have not failed, and the outcome of the run."""

@@ -13,7 +13,7 @@ from ..expressions.evaluation import Rows, Tape
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize
 from ..model.fields.equations import Equations, as_mapping, normalize
 from ..model.fields.known import Constants, Known
-from ..model.make_model import keywords, made_of
+from ..model.make_model import keywords, maker_class
 
 # Runge-Kutta steps between two rows, and the maximum number of steps per simulation, which limits the former.
 HOST_STEPS, MAX_HOST_STEPS = 4, 400
@@ -75,7 +75,7 @@ def fit_without_compiling(
         errors = np.abs((finer - ys[train]) / problem.scales)
     if not errors.max() <= MAX_SIMULATION_ERROR or not all(np.isfinite(predicted).all() for predicted in ys.values()):
         return None
-    constants = {name: float(value) for name, value in equations.constants.named(raw[0]).items()}
+    constants = {name: float(value) for name, value in equations.constants.values_by_name(raw[0]).items()}
     return FirstFit(constants, {role: step_times(part.ts, steps) for role, part in splits.items()}, ys, steps)
 
 
@@ -102,7 +102,12 @@ class HostEquations:
     def of(field: object, data: Dataset) -> "HostEquations | None":
         """Returns the equations of a vector field's constructor; None if it has other parts or unknown names."""
         arguments = dict(keywords(field))
-        if not callable(field) or made_of(field) is not Known or arguments.get("local") or arguments.get("triggers"):
+        if (
+            not callable(field)
+            or maker_class(field) is not Known
+            or arguments.get("local")
+            or arguments.get("triggers")
+        ):
             return None
         trees = Equations.of(as_mapping(arguments["equations"])).trees
         constants = Constants.of(arguments.get("constants") or {})
@@ -154,7 +159,7 @@ class HostProblem:
             between[..., :-1, :] = rows[:-1, None, None, :-1]
         return between
 
-    def jumped(self, row: int, y: np.ndarray) -> np.ndarray:
+    def apply_events(self, row: int, y: np.ndarray) -> np.ndarray:
         """Returns the states `(state, member, trajectory)` just after the events of a row."""
         if (events := self.data.events) is None:
             return y
@@ -169,7 +174,7 @@ class HostProblem:
     ) -> Float[np.ndarray, "member trajectory step channel"]:
         """Simulates the channels for each member's constants and starts, using the classical Runge-Kutta method."""
         data, constants, steps = self.data, self.equations.constants, self.steps
-        values = [constants.named(free) for free in raw]
+        values = [constants.values_by_name(free) for free in raw]
         columns: list[Rows] = [np.array([[float(named[name])] for named in values]) for name in constants.names]
 
         def slope(y: np.ndarray, given: np.ndarray, into: np.ndarray) -> np.ndarray:
@@ -180,7 +185,7 @@ class HostProblem:
         ys, y = [starts], np.moveaxis(starts, -1, 0)
         buffers = [np.empty_like(y) for _ in range(4)]
         for row, drivers in enumerate(self.drivers):
-            y = self.jumped(row, y)
+            y = self.apply_events(row, y)
             for driver in drivers:
                 y = step_explicitly(slope, y, (data.ts[:, row + 1] - data.ts[:, row]) / steps, driver, buffers)
                 ys.append(np.moveaxis(y, 0, -1))

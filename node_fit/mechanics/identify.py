@@ -161,7 +161,7 @@ class MechanismSearch:
         judge = Judge(self.records.each, data.states, data.inputs, balance, self.watch)
         judge.scale, judge.noise = self.noise, 1.0
         if self.steps is None:
-            judge.choose_steps(balance.given())
+            judge.choose_steps(balance.known_functions())
             self.steps = judge.steps
         judge.steps = self.steps
         return judge
@@ -234,7 +234,7 @@ def family_of(judge: Judge, values: np.ndarray, free: int) -> Family:
 
     **Arguments:** `free`: number of leading constants that are fitted.
     """
-    family = Family.of([judge.balance.given()], judge.names, judge.balance)
+    family = Family.of([judge.balance.known_functions()], judge.names, judge.balance)
     count = len(values)
     is_free = np.zeros((count, values.shape[1]), bool)
     is_free[:, :free] = True

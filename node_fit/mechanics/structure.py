@@ -284,7 +284,7 @@ def subtract(one: Factors, other: Factors) -> Factors:
     return tuple(a - b for a, b in zip(one, other, strict=True))
 
 
-def turned_up(angle: Factors) -> Factors:
+def turn_up(angle: Factors) -> Factors:
     """The angle, or its opposite, whose first factor is positive."""
     first = next((each for each in angle if each), 1)
     return angle if first > 0 else tuple(-each for each in angle)
@@ -379,6 +379,6 @@ def forms(
 def chain_masses(links: Sequence[Factors], waves: Sequence[str]) -> list[MassTerm]:
     """The couplings of links, which depend on the angles between them."""
     return [
-        MassTerm(one, other, turned_up(subtract(one, other)), wave)
+        MassTerm(one, other, turn_up(subtract(one, other)), wave)
         for at, one in enumerate(links) for other in links[at + 1 :] for wave in waves
     ]  # fmt: skip

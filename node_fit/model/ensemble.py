@@ -99,7 +99,7 @@ class Ensemble(eqx.Module):
         training data around the members' mean.
         """
         count, scaler = len(train.states), members[0].scaler
-        train, validation = scaler.marked(train), None if validation is None else scaler.marked(validation)
+        train, validation = scaler.mark_angles(train), None if validation is None else scaler.mark_angles(validation)
         precision = precision_of(members[0])
         with scope_of(members[0]):
             blank = (np.zeros(count) if noise is None else noise, factors_of_t(freedom))
@@ -249,7 +249,7 @@ class Ensemble(eqx.Module):
                     return advance_all(*begun, *placed)
 
                 def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
-                    needed = first_model.start.needed(batch)
+                    needed = first_model.start.needed_rows(batch)
                     arrays, needed_rows, intervals = reduce_to_beginning(every, needed, first)
                     static_part = reduce_to_beginning(static[0], needed, first)[0]
                     placed = carry((self.vary_rows(needed), needed_rows, intervals), dtype_of(precision))
@@ -261,7 +261,7 @@ class Ensemble(eqx.Module):
                 return observe_all(every, static[0], *carry((at, before), dtype_of(precision)))
 
             solve = count_increases(first_model, at_times, observe)
-            ys = in_slices(solve, *first_model.asked(data, ts), axis=1)
+            ys = in_slices(solve, *first_model.prediction_request(data, ts), axis=1)
         return np.asarray(ys, np.float64)
 
     def vary_rows(

@@ -116,7 +116,7 @@ def make_model(
     start_key, observation_key = keys_beside_field(key) if is_drawn else (key, key)
     names = () if isinstance(hidden, int) else hidden
     scaling, numbered = scaling or Scaling(), names_of_local_trajectories(train, field, start, observation)
-    train = with_trajectory_numbers(scaling.marked(train), numbered)
+    train = with_trajectory_numbers(scaling.mark_angles(train), numbered)
     field, start, observation = with_groups(field, train), with_groups(start, train), with_groups(observation, train)
     limits = scaling.limits((*train.states, *names), train.inputs)
     scaler = make_scaler(train, scaling, limits, observation, numbered)
@@ -127,7 +127,7 @@ def make_model(
         limits,
         inputs=train.inputs,
         time=train.time,
-        readout=not says(observation, "is_direct", False),
+        readout=not trait_of(observation, "is_direct", False),
         formulas=keyword(observation, "formulas"),
         angles=scaling.turns,
     )
@@ -146,7 +146,7 @@ def make_model(
         system=system,
         states=train.states,
         units=tuple(sorted(train.units.items())),
-        noise=make_noise(scaler.marked(train), loss, system, values_of_constants((vector_field, channels))),
+        noise=make_noise(scaler.mark_angles(train), loss, system, values_of_constants((vector_field, channels))),
     )
     check_agreement(model)
     return carry(model, dtype_of(ambient()))
@@ -278,7 +278,7 @@ def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray
     if isinstance(field, eqx.Module):
         return cast(VectorField, field)
     maker = cast(MakeField, field)
-    parameters = inspect.signature(made_of(maker)).parameters
+    parameters = inspect.signature(maker_class(maker)).parameters
     if "system" in parameters:
         return maker(system, key=key)
     angles = {"angles": system.scaler} if any(system.scaler.turns) and "angles" in parameters else {}
@@ -289,7 +289,7 @@ def make_observation(
     observation: MakeObservation, system: System, channels: Sequence[str], field: VectorField, key: PRNGKeyArray
 ) -> Observation:
     """Makes the observation; one with formulas gets the names of the channels and of the field's constants."""
-    if "channels" not in inspect.signature(made_of(observation)).parameters:
+    if "channels" not in inspect.signature(maker_class(observation)).parameters:
         return observation(system, key=key)
     known = [name for group in constants_in(field) for name in group.symbols]
     return observation(system, channels=channels, known=known, key=key)
@@ -331,7 +331,7 @@ def as_field(field: "MakeField | VectorField | str") -> "MakeField | VectorField
         return cast(VectorField, field)
     if not callable(field):
         raise ValueError(f"field must be a vector field or make one, got {field!r:.60}; pass field=node_fit.MLP.")
-    parameters = inspect.signature(made_of(field)).parameters
+    parameters = inspect.signature(maker_class(field)).parameters
     if "key" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise ValueError(
             f"field must be an equinox.Module that is called with (t, y, u), or a function that makes one when it is "
@@ -341,20 +341,20 @@ def as_field(field: "MakeField | VectorField | str") -> "MakeField | VectorField
     return field
 
 
-def made_of(maker: object) -> Callable[..., object]:
+def maker_class(maker: object) -> Callable[..., object]:
     """Returns the class or function behind partials."""
-    return made_of(maker.func) if isinstance(maker, functools.partial) else cast(Callable[..., object], maker)
+    return maker_class(maker.func) if isinstance(maker, functools.partial) else cast(Callable[..., object], maker)
 
 
-def says(maker: Any, name: str, default: Any) -> Any:
+def trait_of(maker: Any, name: str, default: Any) -> Any:
     """Returns a class attribute of a part that has not been made yet; the default for a function or an instance."""
-    kind = made_of(maker) if callable(maker) else None
+    kind = maker_class(maker) if callable(maker) else None
     return getattr(kind, name, default) if isinstance(kind, type) else default
 
 
 def is_equations_alone(field: Any) -> bool:
     """Whether the right-hand sides of a field or its maker are equations without a network."""
-    kind = type(field) if isinstance(field, eqx.Module) else made_of(field) if callable(field) else None
+    kind = type(field) if isinstance(field, eqx.Module) else maker_class(field) if callable(field) else None
     return bool(getattr(kind, "has_equations", False)) and not getattr(kind, "has_network", True)
 
 

@@ -126,7 +126,7 @@ class NeuralODE(eqx.Module):
 
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem:
         """Returns the initial value problem of all states, hidden ones included, in scaled units."""
-        bound = self.bound(batch, start)
+        bound = self.divergence_bound(batch, start)
         return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound, batch.jumps)
 
     def guess(
@@ -146,7 +146,7 @@ class NeuralODE(eqx.Module):
         others = jnp.broadcast_to(start[:, None, count:], (*measured.shape[:2], start.shape[1] - count))
         return jax.lax.stop_gradient(jnp.concatenate([measured, others], axis=2))
 
-    def bound(self, batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
+    def divergence_bound(self, batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
         """Returns a bound far above all values of a state; a solution beyond it has diverged.
 
         Measurements of other states do not bound a hidden state of equations, which has units of its own: a population
@@ -190,7 +190,7 @@ class NeuralODE(eqx.Module):
             return self.observation.read(z, u)
         if not isinstance(self.observation, FormulaReadout):
             return self.observation(z)
-        ys = self.observation.read(self.named(t, z, u), increases)
+        ys = self.observation.read(self.values_by_name(t, z, u), increases)
         return (columns_by_name(to_line, ys, self.scaler.bounds) - self.scaler.state_shift) / self.scaler.state_scale
 
     def totals(
@@ -198,13 +198,13 @@ class NeuralODE(eqx.Module):
     ) -> Float[Array, " increase"]:
         """Returns the quantities counted between rows, as totals at a time, in the user's units."""
         assert isinstance(self.observation, FormulaReadout)
-        return self.observation.totals(self.named(t, z, u))
+        return self.observation.totals(self.values_by_name(t, z, u))
 
-    def named(
+    def values_by_name(
         self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
     ) -> dict[str, Float[Array, ""]]:
         """Returns states, inputs, the time and the field's constants by name, in the user's units."""
-        named = self.system.named(*self.system.in_users_units(t, z, u))
+        named = self.system.values_by_name(*self.system.in_users_units(t, z, u))
         return named | {name: value for part in constants_in(self.field) for name, value in part.at(named).items()}
 
     @property
@@ -237,7 +237,7 @@ class NeuralODE(eqx.Module):
             ts, us = jnp.asarray(batch.origin[:, None] + batch.ts), jnp.asarray(batch.us)
 
             def deviations(t: Array, z: Array, u: Array, ys: Array) -> Array:
-                names = self.named(t, z, u)
+                names = self.values_by_name(t, z, u)
                 constants = {
                     name: value for part in constants_in(self.observation) for name, value in part.at(names).items()
                 }
@@ -273,7 +273,7 @@ class NeuralODE(eqx.Module):
 
     def first_states(self, batch: Batch) -> Float[Array, "trajectory state"]:
         """Returns the initial states of training trajectories, or windows of them, in scaled units."""
-        return self.start.completed(self.start(batch), self.field, batch)
+        return self.start.complete(self.start(batch), self.field, batch)
 
     def simulate(self, batch: Batch) -> Solution:
         """Simulates the channels of training trajectories in scaled units; custom losses differentiate this.
@@ -300,7 +300,7 @@ class NeuralODE(eqx.Module):
             ys = self.observe(self.solver.forecast(self.problem(given, start)).ys, given)
             return self.scaler.near(ys, given.ys)
 
-        return self.start.completed(self.start.estimate(channels, batch), self.field, batch)
+        return self.start.complete(self.start.estimate(channels, batch), self.field, batch)
 
     def batch(self, data: Dataset) -> Batch:
         """Converts data to arrays in scaled units, and separates the rows that initial states are estimated from."""
@@ -344,7 +344,7 @@ class NeuralODE(eqx.Module):
 
     def compile_prediction(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> None:
         """Compiles `predict` ahead of its first call, for these data and for any model of this structure."""
-        compile_prediction(self, *self.asked(data, ts))
+        compile_prediction(self, *self.prediction_request(data, ts))
 
     def starting_from(self, y0: GivenStates, ts: ArrayLike | None, u: GivenStates) -> Dataset:
         """Returns a dataset with the first row of each trajectory, for predictions; arguments as in `predict`.
@@ -421,7 +421,7 @@ class NeuralODE(eqx.Module):
     ) -> Prediction:
         """Predicts as `Ensemble.bands` does, but without bands, since a single model has none."""
         self.check_channels(data)
-        predicted = predict_rows(self, *self.asked(data, ts))
+        predicted = predict_rows(self, *self.prediction_request(data, ts))
         if earlier:
             predicted = with_earlier(predicted, hindcast(self, data, ts), data, ts)
         return Prediction(
@@ -434,7 +434,9 @@ class NeuralODE(eqx.Module):
         """Returns the hidden states in the user's units, from a prediction's outputs in scaled units."""
         return self.system.scaler.unscale_states(outputs)[..., len(self.states) :] if self.hidden else None
 
-    def asked(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None) -> tuple[Batch, np.ndarray]:
+    def prediction_request(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None
+    ) -> tuple[Batch, np.ndarray]:
         """Returns trajectories on the host, and the requested times relative to each trajectory's start."""
         batch = self.batch(data)
         return batch, self.scaler.scale_times(data.ts if ts is None else np.asarray(ts, np.float64)) - batch.origin[
@@ -454,7 +456,7 @@ class NeuralODE(eqx.Module):
     def check_channels(self, data: Dataset) -> None:
         """Raises an error if channels of the data are not those of the fit, or not within their bounds."""
         check_data(data, "data")
-        data = self.scaler.marked(data)
+        data = self.scaler.mark_angles(data)
         for kind in ("states", "inputs"):
             fitted, actual = getattr(self, kind), getattr(data, kind)
             if fitted != actual:
@@ -540,13 +542,13 @@ def earlier_outputs(
     model: NeuralODE, data: Dataset, ts: np.ndarray | None, begins: np.ndarray, rows: np.ndarray
 ) -> Float[np.ndarray, "trajectory row output"]:
     """Computes outputs of the trajectories through the rows from `begins` to `rows` that arrive at the starts there."""
-    later, wanted = model.asked(data, ts)
+    later, wanted = model.prediction_request(data, ts)
     pieces = [(row, int(begin), int(end) + 1) for row, (begin, end) in enumerate(zip(begins, rows, strict=True))]
-    head = replace(model.scaler.marked(cut(data, pieces, data.trajectories)), angles={})
+    head = replace(model.scaler.mark_angles(cut(data, pieces, data.trajectories)), angles={})
     earlier = Batch.from_dataset(head, model.scaler, jumps=model.system.jumps)
     with scope_of(model):
         first = pieces_of(intervals_to(later, wanted, model.solver.interpolation)[0])[0]
-        _, front = begin_prediction(model, model.start.needed(later), first)
+        _, front = begin_prediction(model, model.start.needed_rows(later), first)
         arrival = np.asarray(front.y, np.float64)
         simulate = simulation_of(model, earlier, first.end.shape[1])
         guess = model.start.guess
@@ -557,7 +559,7 @@ def earlier_outputs(
         def residuals(starts: Float[np.ndarray, "trajectory state"]) -> Float[np.ndarray, "trajectory residual"]:
             passed = simulate(starts)
             channels = passed.outputs[..., : earlier.ys.shape[2]]
-            misfit = np.where(earlier.known, earlier.weighted(near(channels, earlier.ys) - earlier.ys), 0)
+            misfit = np.where(earlier.known, earlier.weigh_residuals(near(channels, earlier.ys) - earlier.ys), 0)
             missed = near_state(passed.arrival, arrival) - arrival
             joined = np.concatenate([misfit.reshape(len(starts), -1), missed], axis=1)
             return np.where(np.isfinite(joined), joined, NOT_SOLVED)

@@ -161,7 +161,7 @@ class FormulaReadout(eqx.Module, metaclass=Part):
             self.formulas.check((*names, *known))
         except EquationError as error:
             raise of_formula(error) from None
-        unused = self.constants.unused(self.formulas.names_used())
+        unused = self.constants.find_unused(self.formulas.names_used())
         if unused:
             raise ValueError(f"observation.constants names {unused[0]!r}, which occurs in no formula; leave it out.")
 
@@ -242,7 +242,7 @@ class NetworkReadout(AbstractFeatureReadout):
         self.linear = LinearReadout(system)
         states, channels = len(system.states), system.channels
         layers = Layers(states, channels, width=width, depth=depth, activation=activation, key=key)
-        self.network = layers.silenced()
+        self.network = layers.with_zero_output()
 
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
         return self.linear(state) + self.network(state)

@@ -35,7 +35,7 @@ def of_trajectory(model: NeuralODE | Ensemble, name: str) -> NeuralODE | Ensembl
         raise ValueError("start=encoder reads the number of the trajectory, too; use start=first, fitted or stated.")
     place, number = one.inputs.index(BY_TRAJECTORY), 1.0 + names.index(name)
 
-    def scaled(scaler: Scaler) -> Scaler:
+    def scale(scaler: Scaler) -> Scaler:
         bounds = scaler.input_bounds
         return replace(
             scaler,
@@ -50,8 +50,8 @@ def of_trajectory(model: NeuralODE | Ensemble, name: str) -> NeuralODE | Ensembl
             return node.alone(BY_TRAJECTORY, number)
         if isinstance(node, System):
             inputs = tuple(input_name for input_name in node.inputs if input_name != BY_TRAJECTORY)
-            return replace(node, inputs=inputs, scaler=scaled(node.scaler))
-        return scaled(node) if isinstance(node, Scaler) else node
+            return replace(node, inputs=inputs, scaler=scale(node.scaler))
+        return scale(node) if isinstance(node, Scaler) else node
 
     with scope_of(one):
         return jax.tree.map(alone, model, is_leaf=lambda node: isinstance(node, Constants | System | Scaler))

@@ -43,7 +43,7 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
     """
     paths = [name(path) for path, _ in jax.tree_util.tree_leaves_with_path(model)]
     for frozen in freeze:
-        if not any(within(path, frozen) for path in paths):
+        if not any(is_within(path, frozen) for path in paths):
             constant = frozen.split(".")[-1]
             if any(constant in group.names for _, group in parameter_nodes(model, Constants)):
                 value = f"{constant}: [VALUE, VALUE, VALUE]"
@@ -59,7 +59,7 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
 
     def is_trained(path: KeyPath, leaf: object) -> bool:
         full = name(path)
-        chosen = any(within(full, part) for part in parts) and not any(within(full, f) for f in fixed)
+        chosen = any(is_within(full, part) for part in parts) and not any(is_within(full, f) for f in fixed)
         return chosen and eqx.is_inexact_array(leaf)
 
     mask = jax.tree_util.tree_map_with_path(is_trained, model)
@@ -76,13 +76,13 @@ def network_weights(part: PyTree) -> list[jax.Array]:
     kept = jax.tree.map(
         lambda x: None if isinstance(x, excluded) else x, part, is_leaf=lambda x: isinstance(x, excluded)
     )
-    kept = jax.tree.map(lambda x: x.penalised if says_penalised(x) else x, kept, is_leaf=says_penalised)
+    kept = jax.tree.map(lambda x: x.prior_part if has_prior_part(x) else x, kept, is_leaf=has_prior_part)
     return jax.tree.leaves(eqx.filter(kept, eqx.is_inexact_array))
 
 
-def says_penalised(part: object) -> bool:
+def has_prior_part(part: object) -> bool:
     """Whether a field or a start defines its own penalised parameters, as those with a linear path do."""
-    return hasattr(type(part), "penalised")
+    return hasattr(type(part), "prior_part")
 
 
 def parameter_nodes(model: PyTree, kind: type[Kind]) -> list[tuple[KeyPath, Kind]]:
@@ -95,7 +95,7 @@ def name(path: KeyPath) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
-def within(path: str, part: str) -> bool:
+def is_within(path: str, part: str) -> bool:
     return path == part or path.startswith(part + ".")
 
 

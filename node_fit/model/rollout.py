@@ -131,7 +131,7 @@ def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
     size = room_for(count) if room is None else room
     missing = -count % size
 
-    def filled(x: AnyArray) -> np.ndarray:
+    def fill(x: AnyArray) -> np.ndarray:
         return np.concatenate([x, np.repeat(x[:, -1:], missing, axis=1)], axis=1)
 
     def blank(x: AnyArray) -> np.ndarray:
@@ -140,11 +140,11 @@ def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
     padded = Intervals(
         blank(intervals.begin),
         blank(intervals.end),
-        filled(intervals.row),
-        filled(intervals.length),
-        tuple(filled(x) for x in intervals.coefficients),
-        jax.tree.map(filled, intervals.jumps),
-        jax.tree.map(filled, intervals.after),
+        fill(intervals.row),
+        fill(intervals.length),
+        tuple(fill(x) for x in intervals.coefficients),
+        jax.tree.map(fill, intervals.jumps),
+        jax.tree.map(fill, intervals.after),
     )
     return [jax.tree.map(lambda x, b=b: x[:, b : b + size], padded) for b in range(0, count + missing, size)]
 
@@ -245,7 +245,7 @@ def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Solve:
         return advance_channels(begun, *carry((batch.origin, intervals, front), dtype))
 
     def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
-        return begin_prediction(model, model.start.needed(batch), first)
+        return begin_prediction(model, model.start.needed_rows(batch), first)
 
     return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
 
@@ -266,7 +266,7 @@ def begin_prediction(model: Model, needed: Batch, first: Intervals) -> tuple[Arr
 
 def reduce_to_beginning(model: AnyModel, needed: Batch, first: Intervals) -> tuple[AnyModel, Batch, Intervals]:
     """Returns the arguments of `begin_channels`, without data that only the host needs; see `begin_prediction`."""
-    start, needed = model.start.shared(needed)
+    start, needed = model.start.share_program(needed)
     first = jax.tree.map(lambda x: x[:, :1], first)
     return eqx.tree_at(lambda m: m.start, model, start), replace(needed, joint=False), first
 
@@ -280,7 +280,7 @@ def count_increases(model: Model, solve: Solve, observe: Observe) -> Solve:
     if not model.counts:
         return solve
 
-    def counted(batch: Batch, wanted: Wanted) -> Float[np.ndarray, "... trajectory saved channel"]:
+    def solve_counts(batch: Batch, wanted: Wanted) -> Float[np.ndarray, "... trajectory saved channel"]:
         count = wanted.shape[1]
         times = np.concatenate([wanted, counts_from(np.asarray(batch.ts, np.float64), wanted)], axis=1)
         states, inputs = solve(batch, times), inputs_after(batch, times, model.solver.interpolation)
@@ -290,7 +290,7 @@ def count_increases(model: Model, solve: Solve, observe: Observe) -> Solve:
         before: Moments = (fields_times[:, count:], states[..., count:, :], us[:, count:])
         return np.where(np.isnan(states[..., :count, :1]), np.nan, np.asarray(observe(current, before)))
 
-    return counted
+    return solve_counts
 
 
 def counts_from(

@@ -78,7 +78,7 @@ class System(eqx.Module):
             raise ValueError(f"{len(channels)} measured channels and hidden={count} leave no state; raise hidden.")
         if readout:
             states = tuple(f"z{index}" for index in range(len(channels) + count))
-            blank = blank_scaler(scaler).extended([(None, None)] * len(states))
+            blank = blank_scaler(scaler).with_hidden_states([(None, None)] * len(states))
             return System(states, 0, len(channels), tuple(inputs), time, as_jax(blank))
         extra = tuple(f"hidden{index}" for index in range(count)) if isinstance(hidden, int) else tuple(hidden)
         states = (*channels, *extra)
@@ -87,7 +87,9 @@ class System(eqx.Module):
             raise ValueError(
                 f"the hidden state {duplicates[0]!r} has the name of a measured channel, input or the time; rename it."
             )
-        extended = scaler.extended([bounds.get(name, (None, None)) for name in extra], turns_of(extra, angles or {}))
+        extended = scaler.with_hidden_states(
+            [bounds.get(name, (None, None)) for name in extra], turns_of(extra, angles or {})
+        )
         return System(states, len(channels), len(channels), tuple(inputs), time, as_jax(extended))
 
     @staticmethod
@@ -117,7 +119,7 @@ class System(eqx.Module):
         states = (*direct, *extra)
         if not states:
             raise ValueError("all channels are formulas, so name the states: hidden=[x, y].")
-        new_scaler = blank_scaler(scaler).extended([bounds.get(name, (None, None)) for name in states])
+        new_scaler = blank_scaler(scaler).with_hidden_states([bounds.get(name, (None, None)) for name in states])
         columns = np.array([list(channels).index(name) for name in direct], int)
         shift, scale = np.array(new_scaler.state_shift), np.array(new_scaler.state_scale)
         shift[: len(direct)], scale[: len(direct)] = scaler.state_shift[columns], scaler.state_scale[columns]
@@ -174,7 +176,7 @@ class System(eqx.Module):
             factor[..., index], shift[..., index] = times, ((times - 1) * origin + plus) / scale
         return Jumps(factor, shift)
 
-    def named(
+    def values_by_name(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> dict[str, Float[Array, ""]]:
         """Maps the names of the states, the inputs and the time to their values."""

@@ -140,12 +140,12 @@ MOST_PUSHED = 64
 
 
 class AbstractSimulation(AbstractLeastSquares):
-    """An objective with residuals of trajectories solved from `starts`, on the data that are `seen`."""
+    """An objective with residuals of trajectories solved from `starts`, on the active part of the data."""
 
     solver: eqx.AbstractVar[Solver]
 
     @abc.abstractmethod
-    def seen(self, target: Target) -> tuple[Batch, Grid | None]:
+    def active_part(self, target: Target) -> tuple[Batch, Grid | None]:
         """Returns the part of the trajectories that counts at this point of the stage, and the held steps, if any."""
 
     @abc.abstractmethod
@@ -166,11 +166,13 @@ class AbstractSimulation(AbstractLeastSquares):
         return replace(problem, guess=model.guess(batch, problem.y0))
 
     def residuals(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Residuals:
-        return self.solved(model, auxiliary, target)
+        return self.solve_residuals(model, auxiliary, target)
 
-    def solved(self, model: NeuralODE, auxiliary: PyTree, target: Target, adjoint: Adjoint | None = None) -> Residuals:
+    def solve_residuals(
+        self, model: NeuralODE, auxiliary: PyTree, target: Target, adjoint: Adjoint | None = None
+    ) -> Residuals:
         """Computes the residuals; `adjoint` replaces the solver's own."""
-        batch, grid = self.seen(target)
+        batch, grid = self.active_part(target)
         problem = self.problem(model, auxiliary, target, batch)
         if grid is None:
             solution, excess = self.solver.solve(problem, joint=batch.joint, adjoint=adjoint), 0.0
@@ -183,8 +185,8 @@ class AbstractSimulation(AbstractLeastSquares):
         failed = (~solution.ok).sum(dtype=jnp.int32)
         return Residuals(values, measured_count(batch.mask, values.dtype), failed, jax.lax.stop_gradient(excess))
 
-    def linearised(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
-        batch, grid = self.seen(target)
+    def linearise(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
+        batch, grid = self.active_part(target)
 
         def starts(x: Array) -> Array:
             return self.starts(*build(x), target)
@@ -195,11 +197,11 @@ class AbstractSimulation(AbstractLeastSquares):
         if grid is None or has_stops(field) or pushed or self.solver.is_exponential:
             # An adaptive loop only has a forward-mode derivative, and so do the times of events; steps that are solved
             # simultaneously, or with matrices that depend on the parameters, have one for each parameter.
-            return forward(lambda x: self.solved(*build(x), target, "forward"), x)
+            return forward(lambda x: self.solve_residuals(*build(x), target, "forward"), x)
         count = y0.shape[1]
         s0 = jax.jacfwd(starts)(x).reshape(y0.shape[0], -1)
         jumps = batch.jumps and batch.jumps.with_sensitivities(x.size)
-        bound = jnp.concatenate([build(x)[0].bound(batch, y0), jnp.full(s0.shape[1], jnp.inf, y0.dtype)])
+        bound = jnp.concatenate([build(x)[0].divergence_bound(batch, y0), jnp.full(s0.shape[1], jnp.inf, y0.dtype)])
         problem = replace(
             build(x)[0].problem(batch, y0),
             field=sensitive(lambda x: build(x)[0].field, x, count),
@@ -219,11 +221,11 @@ class AbstractSimulation(AbstractLeastSquares):
         values, jacobian = through_states(assemble, x, states, moved)
         return Residuals(values, measured_count(batch.mask, values.dtype), failed), jacobian
 
-    def pushed(self, build: Build, x: Vector, direction: Vector, target: Target) -> Float[Array, "block row"]:
-        return push_forward(lambda x: self.solved(*build(x), target, "forward"), x, direction)
+    def push_tangent(self, build: Build, x: Vector, direction: Vector, target: Target) -> Float[Array, "block row"]:
+        return push_forward(lambda x: self.solve_residuals(*build(x), target, "forward"), x, direction)
 
     def step_errors(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block step"]:
-        batch, grid = self.seen(target)
+        batch, grid = self.active_part(target)
         assert target.grid is not None and grid is not None
         problem = self.problem(model, auxiliary, target, batch)
         errors = self.solver.step_errors(problem, grid, between_rows=batch.driven)
@@ -275,7 +277,7 @@ def misfit(
     channels = model.observe(jnp.where(solved, states, 0), batch)
     is_whole = solved.all(axis=2, keepdims=True)
     difference = jnp.where(is_whole, channels - model.scaler.near(batch.ys, channels), UNSOLVED)
-    weighted = jnp.where(batch.mask, batch.weighted(difference), 0)
+    weighted = jnp.where(batch.mask, batch.weigh_residuals(difference), 0)
     if batch.deviation is None:
         return weighted
     return jnp.where(is_whole, weighted * loss.factor(weighted / batch.deviation), weighted)
@@ -310,9 +312,9 @@ def with_deviation(batch: Batch, data: Dataset, model: NeuralODE, loss: Abstract
     past = model.start.past
     counted = data_from_start(data, past, model.start.washout) if past else data
     if model.noise is not None:
-        unit = likelihood_unit(model.scaler.marked(counted), model.scaler)
+        unit = likelihood_unit(model.scaler.mark_angles(counted), model.scaler)
         return replace(batch, deviation=np.full((len(batch.ys), 1, len(model.states)), unit))
-    deviations = typical_residuals(model.scaler.marked(counted), model.scaler)
+    deviations = typical_residuals(model.scaler.mark_angles(counted), model.scaler)
     shape = (len(batch.ys), 1, len(deviations))
     return replace(batch, deviation=np.broadcast_to(deviations, shape).astype(np.float64))
 
@@ -392,7 +394,7 @@ class TrajectoryMatching(AbstractSimulation):
     def on_whole_trajectories(self) -> "TrajectoryMatching | None":
         return None if self.window is None else replace(self, window=None, stride=None, warm_up=0)
 
-    def seen(self, target: Target) -> tuple[Batch, Grid | None]:
+    def active_part(self, target: Target) -> tuple[Batch, Grid | None]:
         batch: Batch = target.batch
         grid = simulation_nodes(target, batch)
         if self.horizon is None:
@@ -411,7 +413,7 @@ class TrajectoryMatching(AbstractSimulation):
     def assemble(
         self, model: NeuralODE, auxiliary: PyTree, target: Target, states: Float[Array, "trajectory time state"]
     ) -> Float[Array, "trajectory row"]:
-        batch, _ = self.seen(target)
+        batch, _ = self.active_part(target)
         return jnp.concatenate(
             [
                 misfit_rows(model, batch, states, self.residual_loss),
@@ -514,7 +516,7 @@ class MultipleShooting(AbstractSimulation):
     def grows(self) -> bool:
         return True
 
-    def seen(self, target: Target) -> tuple[Batch, Grid | None]:
+    def active_part(self, target: Target) -> tuple[Batch, Grid | None]:
         batch = target.batch.batch
         return batch, simulation_nodes(target, batch)
 

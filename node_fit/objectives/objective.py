@@ -220,7 +220,7 @@ class Target(eqx.Module):
     error_limit: Float[AnyArray, ""] | float = math.inf
     share: Float[AnyArray, ""] | float = 1.0
 
-    def limited(self, values: Array, excess: Float[Array, ""] | float) -> Array:
+    def limit(self, values: Array, excess: Float[Array, ""] | float) -> Array:
         """Returns the values, or infinity if the error of held steps exceeds its limit."""
         if self.error_limit is math.inf:  # Then a program does not compute the errors.
             return values
@@ -327,7 +327,7 @@ class AbstractObjective(eqx.Module):
         """
         raise ValueError(f"{type(self).__name__} is not a sum of squares, which this optimizer needs; use lbfgs.")
 
-    def linearised(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
+    def linearise(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
         """Computes the residuals, and their derivatives with respect to the parameters.
 
         **Arguments:**
@@ -337,7 +337,7 @@ class AbstractObjective(eqx.Module):
         """
         return forward(lambda x: self.residuals(*build(x), target), x)
 
-    def pushed(self, build: Build, x: Vector, direction: Vector, target: Target) -> Float[Array, "block row"]:
+    def push_tangent(self, build: Build, x: Vector, direction: Vector, target: Target) -> Float[Array, "block row"]:
         """Computes the derivative of the residuals along a direction in the space of all trained variables."""
         return push_forward(lambda x: self.residuals(*build(x), target), x, direction)
 
@@ -355,7 +355,7 @@ class AbstractLeastSquares(AbstractObjective):
         residuals = self.residuals(model, auxiliary, target)
         weights = self.penalty.of_weights((model.field, model.start)).astype(residuals.values.dtype)
         value = ((residuals.values**2).sum() + weights * target.share) / residuals.count
-        return Loss(target.limited(value, residuals.excess), residuals.failed)
+        return Loss(target.limit(value, residuals.excess), residuals.failed)
 
     def prior(self, parts: PyTree) -> PyTree:
         return self.penalty.prior(parts)

@@ -61,11 +61,11 @@ def remember(
     """Updates the pairs: replaces the oldest pair if `keep`, drops all pairs if `forget`, else changes nothing."""
     slot = pairs.slot
 
-    def placed(rows: Array, row: Array) -> Array:
+    def place(rows: Array, row: Array) -> Array:
         # Selects one row and writes it. Selecting between two whole memories would copy both.
         return rows.at[slot].set(jnp.where(keep, row, rows[slot]))
 
-    steps, changes = placed(pairs.steps, step), placed(pairs.changes, change)
+    steps, changes = place(pairs.steps, step), place(pairs.changes, change)
     here = jnp.arange(len(steps)) == slot
     others = jnp.where(here[:, None] | here[None, :], 0, pairs.inverse)
     products = product(steps, change)

@@ -157,7 +157,7 @@ class LevenbergMarquardt(AbstractOptimizer):
     def linearise(self, loss: LeastSquaresLoss, x: Vector) -> "Linearisation":
         rows = jax.eval_shape(lambda x: loss.residuals(x)[0], x).size
         free = self.form == "cg" or (self.form == "auto" and rows * x.size * x.dtype.itemsize > self.max_bytes)
-        return matrix_free(loss, x) if free else dense(loss.linearised(x), x)
+        return matrix_free(loss, x) if free else dense(loss.linearise(x), x)
 
     def reopen(self, state: LMState) -> LMState:
         return state._replace(stalled=jnp.zeros_like(state.stalled))
@@ -273,7 +273,7 @@ def matrix_free(loss: LeastSquaresLoss, x: Vector) -> Linearisation:
     prior, size = loss.prior(x), size_of(x)
 
     def push(v: Array) -> Array:
-        return loss.pushed(x, v)
+        return loss.push_tangent(x, v)
 
     def pull(w: Array) -> Array:
         return vjp(w)[0]

@@ -40,9 +40,11 @@ class LeastSquaresLoss(Protocol):
         """Computes the residuals, and the number of failed solves."""
         ...
 
-    def linearised(self, x: Float[Array, " parameter"]) -> Linearised: ...
+    def linearise(self, x: Float[Array, " parameter"]) -> Linearised: ...
 
-    def pushed(self, x: Float[Array, " parameter"], direction: Float[Array, " parameter"]) -> Float[Array, " row"]:
+    def push_tangent(
+        self, x: Float[Array, " parameter"], direction: Float[Array, " parameter"]
+    ) -> Float[Array, " row"]:
         """Computes the derivative of the residuals along a direction."""
         ...
 
@@ -138,7 +140,7 @@ class AbstractOptimizer(eqx.Module):
         """The reason for `stuck`, as a message for the user."""
         return "no further step lowers the training loss"
 
-    def restarted(self, params: PyTree, state: PyTree, steps: int) -> PyTree:
+    def restart(self, params: PyTree, state: PyTree, steps: int) -> PyTree:
         """Returns a state that restarts from `params` at the position of `state` in a schedule."""
         return self.init(params, steps)
 
@@ -153,7 +155,7 @@ class AbstractGradientOptimizer(AbstractOptimizer):
     def init(self, params: PyTree, steps: int) -> PyTree:
         return optax.with_extra_args_support(self.transform(steps)).init(params)
 
-    def restarted(self, params: PyTree, state: PyTree, steps: int) -> PyTree:
+    def restart(self, params: PyTree, state: PyTree, steps: int) -> PyTree:
         return with_schedules(self.init(params, steps), state)
 
     def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int) -> Step:
@@ -183,17 +185,17 @@ def with_schedules(new: PyTree, old: PyTree) -> PyTree:
     def injects(node: object) -> bool:  # `optax.inject_hyperparams`
         return hasattr(node, "hyperparams") and hasattr(node, "inner_state")
 
-    def merged(new: PyTree, old: PyTree) -> PyTree:
+    def merge(new: PyTree, old: PyTree) -> PyTree:
         if injects(new):
             return old._replace(inner_state=with_schedules(new.inner_state, old.inner_state))
         return old if isinstance(new, optax.ScaleByScheduleState) else new
 
-    return jax.tree.map(merged, new, old, is_leaf=lambda x: injects(x) or isinstance(x, optax.ScaleByScheduleState))
+    return jax.tree.map(merge, new, old, is_leaf=lambda x: injects(x) or isinstance(x, optax.ScaleByScheduleState))
 
 
 def evaluate_loss(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, PyTree]:
     """Evaluates the objective and its gradient, or takes them from the state if a line search has stored them there."""
-    if cached(state):
+    if has_value(state):
         value, gradient = optax.value_and_grad_from_state(lambda p: loss(p).value)(params, state=state)
         value = jnp.asarray(value)
         return Loss(value, (~jnp.isfinite(value)).astype(jnp.int32)), gradient
@@ -206,7 +208,7 @@ def evaluate_loss(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Lo
     return report, gradient
 
 
-def cached(state: PyTree) -> bool:
+def has_value(state: PyTree) -> bool:
     return optax.tree.get(state, "grad") is not None and optax.tree.get(state, "value") is not None
 
 

@@ -290,9 +290,9 @@ class Options:
     @cached_property
     def place(self) -> Placement:
         """The placement of the arrays of a single fit."""
-        return self.placed(1)
+        return self.placement_for(1)
 
-    def placed(self, members: int) -> Placement:
+    def placement_for(self, members: int) -> Placement:
         """Returns the placement of the arrays of this many members."""
         assert isinstance(self.device, Devices)
         kind, count = self.device.kind, self.device.count
@@ -338,7 +338,7 @@ class Options:
         optimizer = self.optimizer or (LBFGS() if training.batch_size is None else Adam())
         return Stage(objective, optimizer, training.steps, "main", training.batch_size)
 
-    def shortened(self, steps: int) -> "Options":
+    def with_steps(self, steps: int) -> "Options":
         """Returns the same options with at most `steps` steps in the main stage."""
         return replace(self, training=replace(self.training, steps=min(self.training.steps or steps, steps)))
 

@@ -11,7 +11,7 @@ import optax
 
 from ..data.dataset import Dataset
 from ..data.facts import Facts
-from ..model.make_model import is_plain, made_of
+from ..model.make_model import is_plain, maker_class
 from ..model.neural_ode import NeuralODE
 from ..objectives.matching import DerivativeMatching, TrajectoryMatching
 from ..objectives.objective import AbstractObjective
@@ -232,7 +232,7 @@ def is_same(recipe: Any, known: Recipe) -> bool:
     return all(
         not isinstance(given.objective, AbstractObjective)
         and is_plain(given.objective)
-        and made_of(given.objective) is plain.objective
+        and maker_class(given.objective) is plain.objective
         and (given.steps, given.batch_size) == (plain.steps, plain.batch_size)
         and bool(eqx.tree_equal(given.optimizer, plain.optimizer))
         for given, plain in pairs

@@ -131,7 +131,7 @@ class ExperimentModel:
                 system,
                 equations={name: write(rate) for name, rate in self.rates.items()},
                 constants=of_field,
-                triggers=[trigger_of(event, self.written) for event in self.events],
+                triggers=[trigger_of(event, self.rewrite) for event in self.events],
             )
             formulas = {name: write(formula) for name, formula in channels.items() if formula != Symbol(name)}
             data = blank_rows(tuple(channels), self.record.times)
@@ -186,11 +186,11 @@ class ExperimentModel:
         """The values of all names that are neither states nor rules and do not change."""
         problem = self.objective.problem
         values = {**self.objective.values(self.x), **self.record.constants, **self.first}
-        apart = {*self.moving, *problem.model.rules, *problem.model.reactions, *self.switched, TIME}
+        apart = {*self.moving, *problem.model.rules, *problem.model.reactions, *self.switched_constants, TIME}
         return {name: float(value) for name, value in values.items() if name not in apart}
 
     @cached_property
-    def switched(self) -> dict[str, Expression]:
+    def switched_constants(self) -> dict[str, Expression]:
         """Constants that later conditions change, as functions of the time."""
         formulas: dict[str, Expression] = {}
         for period in conditions_of(self.objective.problem, self.experiment)[1:]:
@@ -206,7 +206,7 @@ class ExperimentModel:
     def rules(self) -> dict[str, Expression]:
         """The formulas of all names but states and constants, written out in states and constants."""
         model = self.objective.problem.model
-        definitions = {**model.rules, **model.reactions, **self.switched}
+        definitions = {**model.rules, **model.reactions, **self.switched_constants}
         written_out: dict[str, Expression] = {}
 
         def write_out(name: str) -> Expression:
@@ -223,7 +223,7 @@ class ExperimentModel:
             write_out(name)
         return written_out
 
-    def written(self, formula: Expression) -> Expression:
+    def rewrite(self, formula: Expression) -> Expression:
         """Writes out a formula in states, constants and the time."""
         return substitute(formula, self.rules)
 
@@ -232,8 +232,8 @@ class ExperimentModel:
         model = self.objective.problem.model
         rates: dict[str, Expression] = {}
         for name in self.moving:
-            rate, container = self.written(model.rates.get(name, Number(0.0))), model.containers.get(name)
-            rates[name] = rate if container is None else Application("/", (rate, self.written(Symbol(container))))
+            rate, container = self.rewrite(model.rates.get(name, Number(0.0))), model.containers.get(name)
+            rates[name] = rate if container is None else Application("/", (rate, self.rewrite(Symbol(container))))
         return rates
 
     @property
@@ -251,14 +251,14 @@ class ExperimentModel:
             override_sets = list(dict.fromkeys(used_overrides)) or ([()] if not observable.placeholders else [])
             for at, overrides in enumerate(override_sets, start=1):
                 placed = substitute(observable.formula, dict(zip(observable.placeholders, overrides, strict=True)))
-                formulas[name if at == 1 else f"{name}_{at}"] = self.written(placed)
+                formulas[name if at == 1 else f"{name}_{at}"] = self.rewrite(placed)
         return formulas
 
     def formulas(self) -> Iterator[Expression]:
         """Yields all formulas of the vector field and the events."""
         yield from self.rates.values()
         for event in self.events:
-            yield from map(self.written, (event.trigger, *event.assignments.values()))
+            yield from map(self.rewrite, (event.trigger, *event.assignments.values()))
 
     def system(self, channels: Sequence[str]) -> System:
         """Returns the system, with states scaled to their largest values in the experiment."""
@@ -291,7 +291,7 @@ class ExperimentModel:
             raise self.refuse("nothing in it moves")
         for name in self.moving:
             container = model.containers.get(name)
-            if container is not None and container in (*self.moving, *model.rules, *self.switched):
+            if container is not None and container in (*self.moving, *model.rules, *self.switched_constants):
                 raise self.refuse(f"the compartment {container!r} of {name!r} changes its size")
         for event in self.events:
             if event.delay != Number(0.0) or event.priority != Number(0.0):

@@ -298,9 +298,9 @@ class Objective:
     def values(self, x: ArrayLike) -> dict[str, float]:
         """Returns the value of each parameter at a point, including fixed ones."""
         with jax.enable_x64(True):
-            return {name: float(value) for name, value in self._parameters(self._checked(x)).items()}
+            return {name: float(value) for name, value in self._parameters(self._check(x)).items()}
 
-    def _checked(self, x: ArrayLike) -> Float[Array, " parameter"]:
+    def _check(self, x: ArrayLike) -> Float[Array, " parameter"]:
         point = jnp.asarray(x, float)
         if point.shape != (len(self.names),):
             raise ValueError(f"x must have the shape ({len(self.names)},), one value for each name; got {point.shape}.")
@@ -475,12 +475,12 @@ class Objective:
     def evaluate(self, x: ArrayLike) -> Evaluation:
         """Computes the log-likelihood and the simulated values, on the scale of the noise, in the order of `blocks`."""
         with jax.enable_x64(True), self._threads():
-            return jax.device_get(self._programs["_evaluate"](self._checked(x)))
+            return jax.device_get(self._programs["_evaluate"](self._check(x)))
 
     def differentiate(self, x: ArrayLike) -> Derivatives:
         """Computes the same with the gradient, the Fisher information, and the derivatives of the outputs."""
         with jax.enable_x64(True), self._threads():
-            return jax.device_get(self._programs["_differentiate"](self._checked(x)))
+            return jax.device_get(self._programs["_differentiate"](self._check(x)))
 
     # Public methods
 
@@ -499,7 +499,7 @@ class Objective:
     def gradient(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
         """Computes the gradient of the log-likelihood."""
         with jax.enable_x64(True), self._threads():
-            return np.asarray(jax.device_get(self._programs["_value_and_gradient"](self._checked(x))[1]))
+            return np.asarray(jax.device_get(self._programs["_value_and_gradient"](self._check(x))[1]))
 
     def fisher_information(self, x: ArrayLike) -> Float[np.ndarray, "parameter parameter"]:
         """Computes the expected Fisher information."""
@@ -508,12 +508,12 @@ class Objective:
     def log_prior(self, x: ArrayLike) -> float:
         """Computes the logarithm of the prior density; zero without priors."""
         with jax.enable_x64(True):
-            return float(self._programs["trace_log_prior"](self._checked(x)))
+            return float(self._programs["trace_log_prior"](self._check(x)))
 
     def gradient_of_log_prior(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
         """Computes the gradient of the logarithm of the prior density."""
         with jax.enable_x64(True):
-            return jax.device_get(self._programs["prior_gradient"](self._checked(x)))
+            return jax.device_get(self._programs["prior_gradient"](self._check(x)))
 
     def simulate(self, x: ArrayLike) -> Float[np.ndarray, " measurement"]:
         """Simulates each measurement, in the order of the problem, not transformed."""

@@ -236,7 +236,7 @@ class Simulation:
 
     def flow(self, time: Value, state: Float[Array, " state"], modes: Bool[Array, " comparison"]) -> Array:
         """Computes the time derivatives of the full state."""
-        return jnp.concatenate([self.rates(time, state, modes), jnp.zeros(len(self.system.held))])
+        return jnp.concatenate([self.rates(time, state, modes), jnp.zeros(len(self.system.held_quantities))])
 
     def first_step(self, time: Float[Array, ""], state: Float[Array, " state"]) -> Float[Array, ""]:
         """Chooses a first step (Hairer, Nørsett and Wanner: Solving Ordinary Differential Equations I, II.4)."""

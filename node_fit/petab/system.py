@@ -201,7 +201,7 @@ class ReactionSystem:
         return tuple(self.model.rates)
 
     @cached_property
-    def held(self) -> tuple[str, ...]:
+    def held_quantities(self) -> tuple[str, ...]:
         model = self.model
         changed = {name: None for event in model.events for name in event.assignments} | dict.fromkeys(self.targets)
         # Species in a container of changing size keep their amounts.
@@ -211,7 +211,7 @@ class ReactionSystem:
 
     @cached_property
     def states(self) -> tuple[str, ...]:
-        return (*self.moving, *self.held)
+        return (*self.moving, *self.held_quantities)
 
     def start(
         self, parameters: Mapping[str, Value], changes: Mapping[str, Change], time: Value

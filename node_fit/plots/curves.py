@@ -186,7 +186,7 @@ class Trajectory:
             self.errors[segment.role] = segment.error
 
     @functools.cached_property
-    def held(self) -> bool:
+    def is_held_out(self) -> bool:
         """Whether any part was held out from the fit."""
         return any(role != TRAIN for role in self.errors)
 
@@ -201,7 +201,7 @@ class Trajectory:
     def forecast(self) -> float | None:
         """The time after which rows are held out; None if all or no rows are."""
         before = [segment for segment in self.segments if segment.role in (TRAIN, CONTEXT)]
-        return float(before[-1].ts[-1]) if before and self.held else None
+        return float(before[-1].ts[-1]) if before and self.is_held_out else None
 
     @property
     def curve(self) -> Curve:
@@ -240,7 +240,7 @@ def rank_trajectories(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
     marked: list[Trajectory] = []
     kinds: dict[bool, list[tuple[float, Trajectory]]] = {True: [], False: []}
     for trajectory in trajectories:
-        kinds[trajectory.held].append((trajectory.error, trajectory))
+        kinds[trajectory.is_held_out].append((trajectory.error, trajectory))
     for group in kinds.values():
         group.sort(key=lambda pair: pair[0])
         if len(group) < len(RANKS):

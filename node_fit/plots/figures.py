@@ -59,10 +59,10 @@ def choose_trajectories(records: list[Trajectory]) -> list[tuple[Trajectory, str
     order = {name: place for place, name in enumerate(RANKS)}
     ranked = sorted(
         rank_trajectories(records),
-        key=lambda trajectory: (trajectory.held, trajectory.error, order.get(trajectory.rank, 0)),
+        key=lambda trajectory: (trajectory.is_held_out, trajectory.error, order.get(trajectory.rank, 0)),
     )
-    many = {held: sum(record.held == held for record in records) > PER_KIND for held in (False, True)}
-    return [(record, record.rank if many[record.held] else "") for record in ranked]
+    many = {held: sum(record.is_held_out == held for record in records) > PER_KIND for held in (False, True)}
+    return [(record, record.rank if many[record.is_held_out] else "") for record in ranked]
 
 
 def select_trajectories(records: list[Trajectory], names: Sequence[str]) -> list[tuple[Trajectory, str]]:
@@ -117,7 +117,7 @@ def headline(
         parts.append(f"{len(shown)} of {len(records)} trajectories")
     elif len(shown) < len(records):
         counts = [
-            (sum(record.held == held for record in records), kind)
+            (sum(record.is_held_out == held for record in records), kind)
             for held, kind in ((False, "fitted"), (True, "held out"))
         ]
         ranked = [f"of {n} {kind}" for n, kind in counts if n > PER_KIND]
@@ -203,12 +203,12 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
             for down, place in enumerate(moving[:INPUTS]):
                 draw_input(grid[len(states) + down, across], record, place, held=curves.inputs == "hold")
             constants = [
-                f"{first.labelled(first.inputs[index])} = {record.segments[0].us[0, index]:.4g}" for index in constant
+                f"{first.label(first.inputs[index])} = {record.segments[0].us[0, index]:.4g}" for index in constant
             ]
             grid[0, across].set_title(column_title(record, label, len(shown), constants), color=INK)
-            grid[-1, across].set_xlabel(plain_label(first.labelled(first.time)))
+            grid[-1, across].set_xlabel(plain_label(first.label(first.time)))
         for down, name in enumerate((*states, *inputs)):
-            grid[down, 0].set_ylabel(plain_label(first.labelled(name)))
+            grid[down, 0].set_ylabel(plain_label(first.label(name)))
         for down in range(len(states)):
             grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
         figure.align_ylabels(grid[:, 0])
@@ -297,7 +297,7 @@ def shade(axes: "Axes", record: Trajectory, label: bool) -> None:
                 style="italic",
                 zorder=4,
             )
-    elif record.held:
+    elif record.is_held_out:
         axes.set_facecolor(SHADE)
 
 
@@ -350,7 +350,7 @@ def legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
     entries.append(entry("model", color=INK, lw=1.3))
     if any(record.curve.bands is not None for record, _ in shown):
         entries.append(entry("band", color=INK, lw=8, alpha=0.18, solid_capstyle="butt"))
-    if any(record.held for record, _ in shown):
+    if any(record.is_held_out for record, _ in shown):
         entries.append(entry("held out from the fit", color=SHADE, lw=8, solid_capstyle="butt"))
     for side, (shape, label) in LIMIT_MARKS.items():
         if any((segment.sides == side).any() for segment in segments):
@@ -402,8 +402,8 @@ def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: st
             draw_field(axes, slopes)
         for record in chosen:
             draw_orbit(axes, record)
-        axes.set_xlabel(plain_label(first.labelled(first.states[0])))
-        axes.set_ylabel(plain_label(first.labelled(first.states[1])))
+        axes.set_xlabel(plain_label(first.label(first.states[0])))
+        axes.set_ylabel(plain_label(first.label(first.states[1])))
         headline(figure, records, shown, (len(first.states), len(first.inputs)), curves.left_out)
         orbit_legend(figure, chosen, slopes is not None)
         return save_figure(figure, path)
@@ -427,7 +427,7 @@ def draw_field(axes: "Axes", slopes: np.ndarray) -> None:
 def draw_orbit(axes: "Axes", record: Trajectory) -> None:
     curve = record.curve
     xs, ys = np.where(np.isfinite(curve.ys).all(axis=1, keepdims=True), curve.ys, np.nan).T
-    end = record.forecast if record.forecast is not None else (-np.inf if record.held else np.inf)
+    end = record.forecast if record.forecast is not None else (-np.inf if record.is_held_out else np.inf)
     fitted = np.asarray(curve.ts <= end)
     later = ~fitted
     later[:-1] |= later[1:]  # The two pieces of the curve meet.
@@ -473,7 +473,7 @@ def plot_loss(rows: Sequence[LogRow], path: str | Path, kept: str | None = None)
         figure = new_figure(max(6.0, 2.3 * len(parts)), 3.2 + 0.2 * (len(parts) > 1))
         panels = figure.subplots(1, len(parts), squeeze=False, sharey=True)[0]
         if len(rows) == 1:
-            tell_losses(panels[0], rows[0])
+            write_losses(panels[0], rows[0])
             return save_figure(figure, path)
         entries: dict[str, Artist] = {}
         after = 0.0
@@ -502,7 +502,7 @@ def plot_loss(rows: Sequence[LogRow], path: str | Path, kept: str | None = None)
 DRAWN_LOSSES = {"train_loss": "training", "validation_loss": "validation"}
 
 
-def tell_losses(axes: "Axes", row: LogRow) -> None:
+def write_losses(axes: "Axes", row: LogRow) -> None:
     """Writes the losses of a single chunk as text: one point shows no trend."""
     losses = {label: column([row], name)[0] for name, label in DRAWN_LOSSES.items()}
     texts = [f"{label} {loss:.3g}" for label, loss in losses.items() if np.isfinite(loss)]

@@ -21,7 +21,7 @@ from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood, as_loss
 from ..model.fields.equations import as_mapping
 from ..model.fields.known import Hybrid, Known
 from ..model.initial_state.rule import First, Stated
-from ..model.make_model import MakeField, MakeStart, keyword, made_of, make_model
+from ..model.make_model import MakeField, MakeStart, keyword, make_model, maker_class
 from ..model.neural_ode import NeuralODE
 from ..options.options import Options, with_tolerance
 from ..runtime.placement import scope
@@ -203,7 +203,7 @@ class PopulationFit:
     def estimate_covariance(self) -> Float[np.ndarray, "parameter parameter"]:
         """The covariance of the parameters, from the observed information or the sandwich (White, Econometrica 50,
         1982); NaN for parameters that are not identifiable."""
-        identifiable = self.told
+        identifiable = self.is_identified
         covariance = np.full(self.hessian.shape, np.nan)
         at = np.ix_(identifiable, identifiable)
         if not np.isfinite(self.hessian[at]).all():
@@ -217,7 +217,7 @@ class PopulationFit:
         return covariance
 
     @property
-    def told(self) -> np.ndarray:
+    def is_identified(self) -> np.ndarray:
         """Mask of the identifiable parameters: all but vanished variances and the weights of a network, which are
         redundant. Standard errors of the others are conditional on this network."""
         fixed, _, _ = self.structure.ends
@@ -233,7 +233,7 @@ class PopulationFit:
     @property
     def condition_number(self) -> float:
         """The condition number of the parameters' correlation matrix; large if some can't be distinguished."""
-        identifiable = self.told
+        identifiable = self.is_identified
         covariance = self.estimate_covariance[np.ix_(identifiable, identifiable)]
         if not np.isfinite(covariance).all():
             return float("nan")
@@ -245,7 +245,7 @@ class PopulationFit:
     def distance(self) -> float:
         """The decrease of the objective that another Newton step predicts, or for SAEM its change in the last
         iterations; NaN if its curvature is not positive."""
-        identifiable = self.told
+        identifiable = self.is_identified
         hessian = self.hessian[np.ix_(identifiable, identifiable)]
         if not np.isfinite(self.estimate_covariance[np.ix_(identifiable, identifiable)]).all():
             return float("nan")
@@ -442,7 +442,7 @@ class PopulationFit:
         return check_by_simulation(self.optimum, self.data, channel)
 
     @property
-    def untold(self) -> list[str]:
+    def unidentified(self) -> list[str]:
         """The effects that are not identifiable: their variance vanishes, or is noise of the estimates."""
         variances = np.diag(self.problem.covariance(self.optimum.x))
         return [
@@ -452,7 +452,7 @@ class PopulationFit:
         ]
 
     @property
-    def untold_occasions(self) -> list[str]:
+    def unidentified_occasions(self) -> list[str]:
         """The constants whose variance between occasions is not identifiable."""
         return [name for name, variance in self.occasion_variances.items() if variance.value < LEAST_VARIANCE]
 
@@ -550,7 +550,7 @@ class PopulationFit:
             line = f"{name:>22}  {describe_estimate(estimated)}"
             if name in shrinkage:
                 spread = self.variances[name]
-                line += f"  {spread.value:9.4g}  {shown(spread.error)}  {100 * shrinkage[name]:8.0f}%"
+                line += f"  {spread.value:9.4g}  {format_value(spread.error)}  {100 * shrinkage[name]:8.0f}%"
             lines.append(line)
         lines += [
             f"{'covariance ' + name:>22}  {describe_estimate(estimated)}"
@@ -576,10 +576,10 @@ class PopulationFit:
 
 
 def describe_estimate(each: Estimate) -> str:
-    return f"{each.value:10.4g}  {shown(each.error)}  {f'[{each.lower:.4g}, {each.upper:.4g}]':>22}"
+    return f"{each.value:10.4g}  {format_value(each.error)}  {f'[{each.lower:.4g}, {each.upper:.4g}]':>22}"
 
 
-def shown(number: float) -> str:
+def format_value(number: float) -> str:
     return f"{number:9.3g}" if np.isfinite(number) else f"{'-':>9}"
 
 
@@ -644,7 +644,7 @@ def fit_population(
     options = replace(options or Options(), **{name: value for name, value in given.items() if value is not None})
     options = replace(options, precision="x64")
     population = with_noise_of(options.loss, population)
-    train = options.scaling.marked(train)
+    train = options.scaling.mark_angles(train)
     check_subjects(train)
     with options.place.scope(), scope("x64"):
         problem = replace(build_population(train, random, population, options), watch=watch)
@@ -752,7 +752,7 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
 
 def with_small_network(options: Options) -> Options:
     """Returns the options with a small network beside equations, unless they set its size."""
-    if isinstance(options.field, eqx.Module) or made_of(options.field) is not Hybrid:
+    if isinstance(options.field, eqx.Module) or maker_class(options.field) is not Hybrid:
         return options
     size = {name: value for name, value in SMALL_NETWORK.items() if keyword(options.field, name) is None}
     return replace(options, field=partial(cast(MakeField, options.field), **size))
@@ -829,8 +829,8 @@ def evaluate_given(population: Population, method: Method) -> Optimum:
     ones = [1.0] * len(structure.noise.channels)
     noise = structure.noise.first(ones, ones)
     x = np.concatenate([population.subjects.first(), structure.first_spread(), noise])
-    population = population.settled(x, population.still)
+    population = population.refine_steps(x, population.still)
     z = population.still if method == "fo" else population.find_modes(x, interaction=method != "foce")
-    population = population.settled(x, z)
+    population = population.refine_steps(x, z)
     value, slopes = population.objective_by_subject(x, z, method)
     return Optimum(population, x, z, value, slopes, 1)

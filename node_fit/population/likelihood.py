@@ -160,11 +160,11 @@ class Population:
             parts = self.structure.parts(jnp.asarray(x))
             return np.asarray(parts.theta[None, None] + contract("rce,se->src", parts.factor, jnp.asarray(z)))
 
-    def settled(self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]) -> "Population":
+    def refine_steps(self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]) -> "Population":
         """Returns the population with solver steps that meet the tolerance at a point."""
-        return replace(self, subjects=self.subjects.settled(self.phi(x, z)))
+        return replace(self, subjects=self.subjects.refine_steps(self.phi(x, z)))
 
-    def begun_at(self, phi: Float[np.ndarray, " coordinate"]) -> "Population":
+    def with_constants(self, phi: Float[np.ndarray, " coordinate"]) -> "Population":
         """Returns the population with other initial constants."""
         return replace(self, subjects=replace(self.subjects, model=self.subjects.model_at(phi)))
 
@@ -173,12 +173,12 @@ class Population:
         """Effects that are all zero."""
         return np.zeros((self.subjects.count, self.structure.total_effects))
 
-    def given(self, x: np.ndarray, z: np.ndarray) -> tuple[Array, Array, Measurements]:
+    def program_inputs(self, x: np.ndarray, z: np.ndarray) -> tuple[Array, Array, Measurements]:
         """Returns parameters, effects and measurements as arguments of compiled programs."""
         return jnp.asarray(x), jnp.asarray(z), self.subjects.seen.arrays
 
     @property
-    def added(self) -> float:
+    def log_normal_offset(self) -> float:
         """The term of log-normal noise in the objective."""
         subjects = self.subjects
         return float(np.where(subjects.seen.exact, self.structure.noise.jacobian(subjects.y), 0.0).sum())
@@ -212,7 +212,7 @@ class Population:
             return z, None
         with scope("x64"):
             where = (jnp.asarray(subjects.counts), subjects.model, subjects.batch_by_subject)
-            modes, expansion = search_modes(self.structure, interaction, *where, *self.given(x, z))
+            modes, expansion = search_modes(self.structure, interaction, *where, *self.program_inputs(x, z))
             is_whole = len(self.structure.effects) == len(self.structure.coordinates)
             return np.asarray(modes), expansion if is_whole else None
 
@@ -243,9 +243,9 @@ class Population:
             expansion = subjects.expand(self.phi(x, z), {"pooled": 1, "laplace": 3}.get(method, 2))
         typical = subjects.expand(self.phi(x, self.still), 2) if method == "foce" else expansion
         with scope("x64"):
-            values, slopes = parts_and_gradients(self.structure, method, expansion, typical, *self.given(x, z))
+            values, slopes = parts_and_gradients(self.structure, method, expansion, typical, *self.program_inputs(x, z))
             prior, prior_slopes = self.structure.prior(x)
-            return float(values.sum()) + self.added + prior, np.asarray(slopes) + prior_slopes / len(slopes)
+            return float(values.sum()) + self.log_normal_offset + prior, np.asarray(slopes) + prior_slopes / len(slopes)
 
     def quadrature(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"], nodes: int = 9
@@ -268,14 +268,14 @@ class Population:
         curvature = np.linalg.inv(self.spread_of_modes(x, z))
         root = np.sqrt(2) * np.linalg.inv(np.linalg.cholesky(curvature)).transpose(0, 2, 1)
         for axis in (*np.eye(effects), *-np.eye(effects)):  # The farthest nodes can need more steps than the modes.
-            subjects = subjects.settled(self.phi(x, z + root @ axis * points[-1]))
+            subjects = subjects.refine_steps(self.phi(x, z + root @ axis * points[-1]))
         settled = replace(self, subjects=subjects)
         densities = np.stack([settled.densities(x, z + root @ at) for at in place])
         logs = weight[:, None] - 0.5 * densities
         largest = logs.max(axis=0)
         total = largest + np.log(np.exp(logs - largest).sum(axis=0))
         parts = effects * np.log(np.pi) + np.linalg.slogdet(curvature)[1] - 2 * total
-        return float(parts.sum()) + self.added
+        return float(parts.sum()) + self.log_normal_offset
 
     def densities(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"]
@@ -284,7 +284,7 @@ class Population:
         subjects = self.subjects
         f = subjects.expand(self.phi(x, z)).f
         with scope("x64"):
-            misfits = np.asarray(joint_densities(self.structure, f, *self.given(x, z)))
+            misfits = np.asarray(joint_densities(self.structure, f, *self.program_inputs(x, z)))
         return np.where(np.isnan(misfits), np.inf, misfits)  # NaN if the solve fails.
 
     def spread_of_modes(
@@ -294,7 +294,7 @@ class Population:
         subjects = self.subjects
         expansion = subjects.expand(self.phi(x, z), 2)
         with scope("x64"):
-            return np.linalg.inv(np.asarray(curvatures(self.structure, expansion, *self.given(x, z))))
+            return np.linalg.inv(np.asarray(curvatures(self.structure, expansion, *self.program_inputs(x, z))))
 
 
 def contract(indices: str, *arrays: Array) -> Array:

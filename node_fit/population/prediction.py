@@ -138,13 +138,13 @@ def predict_subjects(
     **Raises:** `ValueError` if the columns are not those of the fit.
     """
     model, x = population.model, population.x
-    data = model.scaler.marked(data)
+    data = model.scaler.mark_angles(data)
     model.check_channels(data)
     has_occasions = population.structure.has_occasions
     subjects = Subjects.of(model, population.structure.coordinates, data, has_occasions=has_occasions)
     structure = replace(population.structure, records=subjects.most_records)
     problem = Population(replace(subjects, steps=population.steps), structure)
-    problem = problem.settled(x, problem.still)
+    problem = problem.refine_steps(x, problem.still)
     measured = np.asarray(problem.subjects.mask.any(axis=(1, 2)))
     z, spread = problem.still, np.tile(np.eye(problem.still.shape[1]), (problem.subjects.count, 1, 1))
     if measured.any():

@@ -305,7 +305,7 @@ def search_by_draws(
             at = slice(begin, begin + ITERATIONS_AT_ONCE)
             coordinates_of_subjects = np.tile(np.asarray(chains.theta), (population.subjects.count, 1))
             coordinates_of_subjects[:, list(structure.effects)] = chains.phi[0]
-            subjects = population.subjects.settled(coordinates_of_subjects[:, None])
+            subjects = population.subjects.refine_steps(coordinates_of_subjects[:, None])
             population = replace(population, subjects=subjects)
             population.watch("saem", math.nan)
             measured = MeasuredSubjects.of(subjects)
@@ -316,7 +316,7 @@ def search_by_draws(
                 middle = parameters_of_chains(structure, chains)
         x = parameters_of_chains(structure, chains)
         modes = population.find_modes(x)
-        population = population.settled(x, modes)
+        population = population.refine_steps(x, modes)
         modes, expansion = population.find_modes_and_expansion(x, modes)
         value, slopes = population.objective_by_subject(x, modes, "focei", expansion)
     return Optimum(population, x, modes, value, slopes, len(number)), x - (x if middle is None else middle)

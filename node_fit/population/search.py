@@ -211,10 +211,10 @@ def invert(curvature: Float[np.ndarray, "parameter parameter"]) -> Float[np.ndar
 
 def find_optimum(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
     """Finds the optimum near parameters, with solver steps that meet the tolerance there."""
-    population = population.settled(x, population.still)
+    population = population.refine_steps(x, population.still)
     optimum = minimize_objective(population, x, method)
     for _ in range(MAX_DESCENTS - 1):
-        settled = optimum.population.settled(optimum.x, optimum.z)
+        settled = optimum.population.refine_steps(optimum.x, optimum.z)
         if np.array_equal(settled.subjects.counts, optimum.population.subjects.counts):
             break
         optimum = minimize_objective(settled, optimum.x, method)
@@ -244,7 +244,7 @@ def search_from_starts(
             width = np.full(theta.shape, np.log(START_FACTOR))
             width[list(population.structure.weights)] = WEIGHT_WIDTH
             moved = theta + rng.uniform(-1, 1, theta.shape) * width
-            start = population.begun_at(moved)
+            start = population.with_constants(moved)
         try:
             optimum = find_optimum(start, begin_without_effects(start), method)
         except ValueError as error:

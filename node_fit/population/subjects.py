@@ -211,7 +211,7 @@ class Subjects:
         with scope_of(self.model):
             return with_constants(self.model, self.coordinates, jnp.asarray(phi))
 
-    def settled(self, phi: Float[np.ndarray, "subject record coordinate"]) -> "Subjects":
+    def refine_steps(self, phi: Float[np.ndarray, "subject record coordinate"]) -> "Subjects":
         """Returns the subjects with enough steps between rows to meet the tolerance of all at these coordinates."""
         solver, phi = self.model.solver, phi[self.places]
 
@@ -407,7 +407,7 @@ def differentiate_along(function: StateFunction, order: int) -> Callable[[list[A
         return lambda along, phi, directions: function(along[0], phi)
     lower = differentiate_along(function, order - 1)
 
-    def mixed(along: list[Array], phi: Array, directions: list[Array]) -> Array:
+    def differentiate(along: list[Array], phi: Array, directions: list[Array]) -> Array:
         half, others = len(along) // 2, directions[:-1]
         begin, tangent = (along[:half], phi), (along[half:], directions[-1])
 
@@ -416,7 +416,7 @@ def differentiate_along(function: StateFunction, order: int) -> Callable[[list[A
 
         return jax.jvp(at, begin, tangent)[1]
 
-    return mixed
+    return differentiate
 
 
 class JetField(eqx.Module):

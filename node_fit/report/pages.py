@@ -283,7 +283,8 @@ def describe_run(predictions: Predictions, records: list[Trajectory], chosen: li
     places = {id(record): index for index, record in enumerate(chosen)}
     scored = sorted((record for record in records if math.isfinite(record.error)), key=attrgetter("error"))
     ranked = {
-        kind: [entry for entry in scored if entry.held == held] for kind, held in (("fitted", False), ("held", True))
+        kind: [entry for entry in scored if entry.is_held_out == held]
+        for kind, held in (("fitted", False), ("held", True))
     }
     constant = constant_inputs(records)
     moving = [place for place in range(len(predictions.inputs)) if place not in constant]
@@ -343,7 +344,7 @@ def describe_record(
     return {
         "name": record.name,
         "rank": record.rank,
-        "held": record.held,
+        "held": record.is_held_out,
         "errors": errors,
         "forecast": None
         if record.forecast is None

@@ -367,7 +367,7 @@ def read_predictions(path: Path) -> Predictions | None:
     changes = (np.diff(codes, prepend=-1) != 0 for codes, _ in columns[:2])
     starts = np.flatnonzero(np.logical_or(*changes))
 
-    def stacked(offset: int) -> np.ndarray:
+    def stack(offset: int) -> np.ndarray:
         return np.stack([columns[place + offset] for place in places], axis=1)
 
     inputs = range(3, places[0])
@@ -377,9 +377,9 @@ def read_predictions(path: Path) -> Predictions | None:
         time=time,
         ts=ts,
         us=np.stack([columns[i] for i in inputs], axis=1) if inputs else np.zeros((len(ts), 0)),
-        ys=stacked(0),
-        predicted=stacked(1),
-        bands=(stacked(2), stacked(3)) if has_bands else None,
+        ys=stack(0),
+        predicted=stack(1),
+        bands=(stack(2), stack(3)) if has_bands else None,
         scored=columns[-1] > 0 if header[-1] == "scored" else np.ones(len(ts), dtype=bool),
         roles=[columns[0][1][code] for code in columns[0][0][starts].tolist()],
         names=[columns[1][1][code] for code in columns[1][0][starts].tolist()],

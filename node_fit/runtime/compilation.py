@@ -311,7 +311,7 @@ def drop_broken_entries(folder: Path) -> None:
     """Removes entries that JAX can't read or could not write completely, and would otherwise leave forever."""
     show = warnings.showwarning
 
-    def shown(
+    def show_others(
         message: Warning | str,
         category: type[Warning],
         filename: str,
@@ -334,4 +334,4 @@ def drop_broken_entries(folder: Path) -> None:
         return None
 
     warnings.filterwarnings("always", message="Error (reading|writing) persistent compilation cache")
-    warnings.showwarning = shown
+    warnings.showwarning = show_others

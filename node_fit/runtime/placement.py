@@ -289,7 +289,7 @@ class Placement:
         most = min(len(self.devices), max(length // self.fewest, 1))
         return replace(self, count=max(n for n in range(1, most + 1) if length % n == 0))
 
-    def traced(self) -> AbstractContextManager[object]:
+    def trace_programs(self) -> AbstractContextManager[object]:
         """Traces programs whose trajectories are spread over the devices."""
         return nullcontext() if len(self.devices) == 1 else jax.set_mesh(self.mesh)
 
@@ -313,10 +313,10 @@ class Placement:
 
     def one(self, tree: PyTree) -> PyTree:
         """Puts a tree on the first device of this process."""
-        return carry(tree, dtype_of(self.precision), self.own)
+        return carry(tree, dtype_of(self.precision), self.own_device)
 
     @cached_property
-    def own(self) -> jax.Device:  # pyright: ignore[reportInvalidTypeForm]
+    def own_device(self) -> jax.Device:  # pyright: ignore[reportInvalidTypeForm]
         """The first device of this process."""
         mine = [device for device in self.devices if device.process_index == jax.process_index()]
         if not mine:
@@ -325,7 +325,7 @@ class Placement:
 
     def scope(self) -> AbstractContextManager[None]:
         """Returns a context that makes arrays of this precision on the first device of this process."""
-        return scope(self.precision, self.own)
+        return scope(self.precision, self.own_device)
 
     def host(self, tree: PyTree) -> PyTree:
         """Copies a tree into NumPy arrays, whichever devices hold it."""

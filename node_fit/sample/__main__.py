@@ -115,7 +115,7 @@ def reopen_fit(run: Path, config: DictConfig) -> Fit | PopulationFit:
         return task.fit()
     parts = build_parts(config)
     with errors_of_data():
-        splits = parts.load_and_tell()[0]
+        splits = parts.load_with_notes()[0]
     check_record(run, splits)
     model = load(RunDirectory(run).model, extensions=list(config.extensions))
     single = (model.center or model.members[0]) if isinstance(model, Ensemble) else model

@@ -38,9 +38,11 @@ def density_of_population(fit: PopulationFit, given: Mapping[str, Sequence[objec
         c.name: Place(c.name, index, c.bounds, 1.0) for index, c in enumerate(structure.coordinates) if not c.is_weight
     }
     priors = {places[name]: prior for name, prior in read_priors(given, list(places)).items()}
-    gone = [name for name, is_identified in zip(fit.effects, fit.told[fixed:], strict=False) if not is_identified]
-    if gone or fit.untold_occasions:
-        name, key = (gone[0], "random") if gone else (fit.untold_occasions[0], "population.occasions")
+    gone = [
+        name for name, is_identified in zip(fit.effects, fit.is_identified[fixed:], strict=False) if not is_identified
+    ]
+    if gone or fit.unidentified_occasions:
+        name, key = (gone[0], "random") if gone else (fit.unidentified_occasions[0], "population.occasions")
         raise Unsure(f"the variance of {name} has gone to zero, which leaves nothing to draw; leave it out of {key}.")
     root = root_of_estimates(fit)
     around = Around.of(fit)
@@ -154,9 +156,9 @@ def root_of_estimates(fit: PopulationFit) -> Float[np.ndarray, "parameter parame
 def refine_steps(problem: Population, x: Host, modes: Host, root: Host, effects: Host) -> Population:
     """Returns the population with solver steps that meet the tolerance over the range of the draws."""
     for axis in (*root.T, *-root.T):
-        problem = problem.settled(x + REFINED_REACH * axis, modes)
+        problem = problem.refine_steps(x + REFINED_REACH * axis, modes)
     for side in (*np.eye(modes.shape[1]), *-np.eye(modes.shape[1])):
-        problem = problem.settled(x, modes + REFINED_REACH * effects @ side)
+        problem = problem.refine_steps(x, modes + REFINED_REACH * effects @ side)
     return problem
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from .held_rows import RowMarch
 from .problem import InitialValueProblem, Interval, Intervals, VectorField, by_interval
-from .row_by_row import Front, reached
+from .row_by_row import Front, reached_states
 
 NEEDS_LINEAR_PART = (
     "solver.method=exponential steps exactly along the linear part of a field, and this field has none; use "
@@ -131,7 +131,7 @@ class ExponentialSteps:
         before, after = passed_share(interval.begin, interval), passed_share(interval.end, interval)
         share, moves = (after - before) * interval.length / self.longest, interval.end > interval.begin
         is_usual = jnp.abs(share - 1) <= SAME_LENGTH
-        y, us = interval.begun(y), (interval.inputs_at(interval.begin), interval.inputs_at(interval.end))
+        y, us = interval.begin_at(y), (interval.inputs_at(interval.begin), interval.inputs_at(interval.end))
         are_whole, are_within = jnp.all(is_usual | ~moves), jnp.all((share <= 1) | ~moves)
 
         def take_whole(y: Array) -> Array:
@@ -214,7 +214,7 @@ def advance_exponential(
     def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
         y = step(front.y, interval)
         advanced = Front(y, front.slope, front.step, front.sound & is_near(y), front.watch)
-        return advanced, reached(advanced)
+        return advanced, reached_states(advanced)
 
     front, ys = jax.lax.scan(through, front, by_interval(intervals))
     return jnp.swapaxes(ys, 0, 1), front

@@ -66,11 +66,11 @@ def repeat_steps(
         carry, errors = jax.lax.scan(step, carry, numbers, unroll=count if count <= UNROLLED and not loop else 1)
         return carry, errors.max(axis=0)
 
-    def numbered(number: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
+    def take_step(number: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
         carry, error = step(state[0], number.astype(like.dtype))
         return carry, jnp.maximum(state[1], error)
 
-    return jax.lax.fori_loop(0, count, numbered, (carry, jnp.zeros_like(like)))
+    return jax.lax.fori_loop(0, count, take_step, (carry, jnp.zeros_like(like)))
 
 
 def march_rows(
@@ -112,7 +112,7 @@ def march_rows(
 
     def through(carry: Carry, at: tuple[Interval, Array | None]) -> tuple[Carry, tuple[Array, Array]]:
         (y, slope, watch), (interval, steps) = carry, at
-        count, y = cast(int, substeps) if steps is None else steps, interval.begun(y)
+        count, y = cast(int, substeps) if steps is None else steps, interval.begin_at(y)
         h = (interval.end - interval.begin) / count
 
         triggers = triggers_of(interval) if has_triggers(problem.field) else None
@@ -125,7 +125,7 @@ def march_rows(
             after, error, slope = step(y, slope, t, h, interval)
             if triggers is not None and watch is not None:
                 again: SolveWithError = lambda y, t, h: step(y, y, t, h, interval)[:2]  # noqa: E731
-                after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
+                after, error, watch = triggers.pass_event(again, t, h, y, after, error, watch)
             return (after, slope, watch), error
 
         carry, largest = repeat_steps(substep, (y, slope, watch), count, h, loop=triggers is not None)

@@ -185,7 +185,7 @@ class Interval(eqx.Module):
     coefficients: tuple[Float[Array, "*interval trajectory input"], ...]
     jumps: Jumps | None = None
 
-    def begun(self, y: Float[Array, "trajectory state"]) -> Float[Array, "trajectory state"]:
+    def begin_at(self, y: Float[Array, "trajectory state"]) -> Float[Array, "trajectory state"]:
         """Returns states at the beginning, after the jumps there; padding has no jumps."""
         if self.jumps is None:
             return y

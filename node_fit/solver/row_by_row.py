@@ -65,7 +65,7 @@ class Front(eqx.Module):
     watch: TriggerWatch | None = None
 
 
-def reached(front: Front) -> Float[Array, "trajectory state"]:
+def reached_states(front: Front) -> Float[Array, "trajectory state"]:
     """Returns the states; infinite for trajectories that diverged, NaN for solves that failed otherwise."""
     away = ~(jnp.abs(front.y) < AWAY).all(axis=1)
     return jnp.where(front.sound[:, None], front.y, jnp.where(away, jnp.inf, jnp.nan)[:, None])
@@ -104,7 +104,7 @@ def scaled_norm(ratios: Float[Array, "trajectory state"]) -> Float[Array, " traj
 def after_jumps(front: Front, interval: Interval, triggers: Triggers, rates: Rates) -> Front:
     """Returns the front after the jumps at the beginning of an interval and the events they trigger."""
     length = interval.end - interval.begin
-    y, watch, sound = interval.begun(front.y), front.watch, front.sound
+    y, watch, sound = interval.begin_at(front.y), front.watch, front.sound
     if watch is not None:
         y, watch = triggers.settle(interval.begin, y, watch, length > 0)
         sound = sound & ~watch.endless
@@ -227,7 +227,7 @@ def advance_adaptive(
             watch = current.watch
             if watch is not None:
                 again: Solve = lambda y, t, h: take(t - interval.begin, h, y, None)[0]  # noqa: E731
-                stop = triggers.stopped(again, interval.begin + passed, h, current.y, after, watch)
+                stop = triggers.stop_at_event(again, interval.begin + passed, h, current.y, after, watch)
                 after, accepted = stop.y, accepted & ~stop.lost
                 end = jnp.where(stop.share < 1, passed + stop.share * h, end)
                 watch = choose_by_trajectory(accepted, stop.watch, watch)
@@ -252,7 +252,7 @@ def advance_adaptive(
         none = vary_together((jnp.zeros_like(length), start, jnp.zeros((), jnp.int32)), start.slope)
         passed, advanced, _ = loop(goes_on, step, none)
         advanced = eqx.tree_at(lambda f: f.sound, advanced, advanced.sound & (passed >= length))
-        return advanced, reached(advanced)
+        return advanced, reached_states(advanced)
 
     front, ys = jax.lax.scan(through, vary_together(front, front.slope), by_interval(intervals))
     return at_given_ends(jnp.swapaxes(ys, 0, 1), index), front
@@ -525,7 +525,7 @@ def advance_implicit_with_jumps(
     def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
         one = jax.tree.map(lambda x: x[:, None], replace(interval, jumps=None))
         alone = Intervals(one.begin, one.end, one.row, one.length, one.coefficients)
-        y = interval.begun(front.y)
+        y = interval.begin_at(front.y)
         begun = eqx.tree_at(lambda f: (f.y, f.step), front, (y, next_step(front.step, front.y, y)))
         ys, front = advance_implicit(method, problem, alone, begun, tolerances, max_steps)
         return front, ys[:, 0]
@@ -547,7 +547,7 @@ def solve_by_row(problem: InitialValueProblem, kind: str, solve_one: SolveOne) -
 
     def through(carry: tuple[Array, Array, Array], interval: Interval) -> tuple[tuple[Array, Array, Array], Array]:
         before, ok, step = carry
-        y, moves = interval.begun(before), interval.end > interval.begin
+        y, moves = interval.begin_at(before), interval.end > interval.begin
 
         def one(ts: Array, us: Array, origin: Array, *given: Array) -> tuple[Array, Array, Array]:
             path = solve_one(Driven(problem.field, ts, us, origin, kind), *given)

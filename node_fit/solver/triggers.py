@@ -151,13 +151,13 @@ class TriggeredField(Protocol):
     """A vector field with triggers; all methods are called with `(t, y, u)` of one trajectory, like the field.
 
     - `levels`: shape `(trigger,)`; a level triggers as it falls through zero. `sizes`: of their terms, same shape.
-    - `jumped`: the states after each trigger, shape `(trigger, state)`.
+    - `apply_triggers`: the states after each trigger, shape `(trigger, state)`.
     """
 
     def __call__(self, t: Array, y: Array, u: Array) -> Array: ...
     def levels(self, t: Array, y: Array, u: Array) -> Array: ...
     def sizes(self, t: Array, y: Array, u: Array) -> Array: ...
-    def jumped(self, t: Array, y: Array, u: Array) -> Array: ...
+    def apply_triggers(self, t: Array, y: Array, u: Array) -> Array: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,13 +176,13 @@ class Triggers:
     tolerances: Tolerances
 
     @property
-    def known(self) -> TriggeredField:
+    def triggered_field(self) -> TriggeredField:
         """The field, typed as a field with triggers."""
         return cast(TriggeredField, self.field)
 
     def levels(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Array:
         """Returns the levels, shape `(trajectory, trigger)`; a level triggers an event as it falls through zero."""
-        return jax.vmap(self.known.levels)(self.origin + t, y, self.inputs_at(t))
+        return jax.vmap(self.triggered_field.levels)(self.origin + t, y, self.inputs_at(t))
 
     @functools.cached_property
     def look(self) -> Callable[[Array, Array], Look]:
@@ -195,12 +195,12 @@ class Triggers:
         arguments = self.origin + t, y, self.inputs_at(t)
         rates = jax.vmap(self.field)(*arguments)
         level, slope = jax.jvp(self.levels, (t, y), (jnp.ones_like(t), rates))
-        by_state = jnp.abs(jax.vmap(jax.jacfwd(self.known.levels, argnums=1))(*arguments))
+        by_state = jnp.abs(jax.vmap(jax.jacfwd(self.triggered_field.levels, argnums=1))(*arguments))
         rtol, atol = self.tolerances
         small, size = ROUNDINGS * jnp.finfo(y.dtype).eps, jnp.abs(y)
         allowed = atol + rtol * size + small * (1 + size)  # States are of order one.
         # Ignore derivatives that are not finite, such as that of a square root at zero.
-        rounding = small * jnp.nan_to_num(jax.vmap(self.known.sizes)(*arguments), nan=0, posinf=0)
+        rounding = small * jnp.nan_to_num(jax.vmap(self.triggered_field.sizes)(*arguments), nan=0, posinf=0)
         tolerated = jnp.nan_to_num(jax.vmap(jnp.matmul)(by_state, allowed), nan=0, posinf=0)
         look = Look(level, slope, rates, rounding, tolerated + rounding, slope * self.span[:, None] > rounding)
         return jax.lax.stop_gradient(look)
@@ -219,7 +219,7 @@ class Triggers:
         **Arguments:** `watch`: that before the jump. `moves`: trajectories whose interval has a length.
         """
         due, zero = watch.armed & (self.levels(t, y) <= 0) & moves[:, None], jnp.zeros((), y.dtype)
-        act, none = lambda: self.act(t, y, watch, due, zero), lambda: (y, self.ended(t, y, watch))
+        act, none = lambda: self.act(t, y, watch, due, zero), lambda: (y, self.end_step(t, y, watch))
         y, new = jax.lax.cond(due.any(), act, none)
         return y, choose_by_trajectory(moves, new, watch)
 
@@ -236,7 +236,7 @@ class Triggers:
 
         def jump(y: Array, due: Array) -> Array:
             for which in range(due.shape[1]):
-                after = jax.vmap(self.known.jumped)(self.origin + t, y, self.inputs_at(t))[:, which]
+                after = jax.vmap(self.triggered_field.apply_triggers)(self.origin + t, y, self.inputs_at(t))[:, which]
                 y = jnp.where(due[:, which, None], after, y)
             return y
 
@@ -326,7 +326,7 @@ class Triggers:
         missed = jnp.take_along_axis(jnp.abs(look.level) > clear, first, axis=1)[:, 0]
         return TriggerEvent(share, jumped, new, found.lost | missed)
 
-    def passed(
+    def pass_event(
         self,
         step: SolveWithError,
         t: Array,
@@ -344,7 +344,7 @@ class Triggers:
         step = jax.jit(step)  # Traced once, although it is called in many places.
         solve: Solve = lambda y, t, h: step(y, t, h)[0]  # noqa: E731
         crossings = self.crossings(solve, t, h, y, after, watch)
-        fires, through = crossings.falls.any(axis=1), self.ended(t + h, after, watch)
+        fires, through = crossings.falls.any(axis=1), self.end_step(t + h, after, watch)
 
         def apart() -> tuple[Array, Array, TriggerWatch, Array]:
             event = self.first_event(solve, t, h, y, crossings, watch)
@@ -353,7 +353,7 @@ class Triggers:
             later = self.crossings(solve, begin, remaining, event.y, end, event.watch)
             again = later.falls.any(axis=1) | later.lost
             worst = jnp.where(again, TWO_EVENTS, jnp.maximum(error, end_error))
-            new = self.ended(t + h, end, event.watch)
+            new = self.end_step(t + h, end, event.watch)
             # The second event then acts at the end of this step.
             new = TriggerWatch(new.armed | later.falls, new.leaving & ~later.falls, new.endless)
             lost = jnp.where(fires, event.lost, crossings.lost)
@@ -362,17 +362,19 @@ class Triggers:
         after, error, watch, lost = jax.lax.cond(fires.any(), apart, lambda: (after, error, through, crossings.lost))
         return after, jnp.where(lost, TWO_EVENTS, error), watch
 
-    def stopped(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: TriggerWatch) -> TriggerEvent:
+    def stop_at_event(
+        self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: TriggerWatch
+    ) -> TriggerEvent:
         """Returns the end of a step from `y` to `after`, or the first event within it."""
         solve = jax.jit(solve)
         crossed = self.crossings(solve, t, h, y, after, watch)
-        fires, through = crossed.falls.any(axis=1), self.ended(t + h, after, watch)
+        fires, through = crossed.falls.any(axis=1), self.end_step(t + h, after, watch)
         end = TriggerEvent(jnp.ones_like(h), after, through, crossed.lost)
 
         event = lambda: choose_by_trajectory(fires, self.first_event(solve, t, h, y, crossed, watch), end)  # noqa: E731
         return jax.lax.cond(fires.any(), event, lambda: end)
 
-    def ended(self, t: Array, y: Array, watch: TriggerWatch) -> TriggerWatch:
+    def end_step(self, t: Array, y: Array, watch: TriggerWatch) -> TriggerWatch:
         """Returns the state of the triggers at the end of a step."""
         look = self.look(t, y)
         armed = watch.armed | (look.level > look.clear)

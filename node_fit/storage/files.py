@@ -319,15 +319,15 @@ LACKED: dict[int, dict[str, Json]] = {
 def changing(change: Callable[[str, Json], Json]) -> Step:
     """Returns a step that changes the fields of each part, based on the name of its class."""
 
-    def upgraded(node: Any) -> Any:
+    def upgrade(node: Any) -> Any:
         if is_list(node):
-            return [upgraded(item) for item in node]
+            return [upgrade(item) for item in node]
         if not is_json(node):
             return node
-        part = {key: upgraded(value) for key, value in node.items()}
+        part = {key: upgrade(value) for key, value in node.items()}
         return part | {"fields": change(part["class"], part["fields"])} if "class" in part else part
 
-    return lambda content, arrays: ({**content, "model": upgraded(content["model"])}, arrays)
+    return lambda content, arrays: ({**content, "model": upgrade(content["model"])}, arrays)
 
 
 def adding(lacked: Mapping[str, Json]) -> Step:

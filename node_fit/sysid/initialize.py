@@ -109,7 +109,7 @@ class Filters(NamedTuple):
     imaginary: np.ndarray
 
     @staticmethod
-    def drawn(rng: np.random.Generator, states: int, inputs: int, slowest: float) -> "Filters":
+    def draw(rng: np.random.Generator, states: int, inputs: int, slowest: float) -> "Filters":
         """Draws filters with `states` states: oscillating pairs, and real poles for the remaining states."""
         pairs = int(rng.integers(0, states // 2 + 1))
         number = states - pairs
@@ -186,14 +186,14 @@ def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     states = len(model.system.states)
     scaled = scaler.scale_states(train.ys)
 
-    def tried(several: list[Filters]) -> list[Tried]:
+    def try_several(several: list[Filters]) -> list[Tried]:
         return [try_filters(filters, train, scaled, over, features) for filters in several]
 
-    candidates = tried([Filters.drawn(rng, states, us.shape[2], slowest) for _ in range(DRAWS)])
+    candidates = try_several([Filters.draw(rng, states, us.shape[2], slowest) for _ in range(DRAWS)])
     for turn in range(FILTER_ROUNDS):
         candidates = sorted(candidates, key=lambda filters: filters.error)[:BEST]
         distance = DISTANCE * FILTER_SHRINK**turn
-        candidates += tried(
+        candidates += try_several(
             [filters.filters.neighbour(rng, distance) for filters in candidates for _ in range(NEIGHBOURS)]
         )
     best = min(candidates, key=lambda filters: filters.error)

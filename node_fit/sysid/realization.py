@@ -72,7 +72,7 @@ class Signals(NamedTuple):
     ys: Float[np.ndarray, "row output"]
     counts: Bool[np.ndarray, " row"]
 
-    def settled(self, rows: int) -> "Signals":
+    def without_transient(self, rows: int) -> "Signals":
         """Returns the record with its first `rows` rows not counted, in which a simulation from rest settles."""
         return self._replace(counts=self.counts & (np.arange(len(self.us)) >= rows))
 
@@ -128,7 +128,7 @@ def estimate_response(records: Sequence[Signals], taps: int) -> Float[np.ndarray
     width = taps * inputs + 1
     gram, cross, power, rows = np.zeros((width, width)), np.zeros((width, outputs)), 0.0, 0
     for record in records:
-        counted = np.flatnonzero(record.settled(taps - 1).counts)
+        counted = np.flatnonzero(record.without_transient(taps - 1).counts)
         for part in np.array_split(counted, -(-len(counted) // FILTERED_ROWS) or 1):
             lagged = record.us[part[:, None] - np.arange(taps)].reshape(len(part), -1)
             table, ys = np.concatenate([lagged, np.ones((len(part), 1))], axis=1), record.ys[part]
@@ -153,12 +153,12 @@ def solve_validated(gram: np.ndarray, cross: np.ndarray, power: float, rows: int
     sizes, vectors = np.linalg.eigh(gram)
     sizes, seen, mean = np.maximum(sizes, 0), vectors.T @ cross, np.trace(gram) / len(gram)
 
-    def predicted(ridge: float) -> float:
+    def predict(ridge: float) -> float:
         kept = 1 / (sizes + ridge)
         left = power - ((2 * kept - sizes * kept**2)[:, None] * seen**2).sum()
         return left / (1 - min((sizes * kept).sum() / rows, 0.99)) ** 2
 
-    ridge = min((share * mean for share in RESPONSE_RIDGES), key=predicted)
+    ridge = min((share * mean for share in RESPONSE_RIDGES), key=predict)
     return vectors @ (seen / (sizes + ridge)[:, None])
 
 
@@ -626,16 +626,18 @@ def identify_modes(
     taps = count_taps(fitted)
     if taps is None:
         return None
-    begun = with_starts(fitted) if len(fitted) <= MAX_OWN_STARTS else [record.settled(taps) for record in fitted]
+    begun = (
+        with_starts(fitted) if len(fitted) <= MAX_OWN_STARTS else [record.without_transient(taps) for record in fitted]
+    )
     read = min(taps, min(len(record.us) for record in held_out) // 4)
 
-    def tried(system: ModalSystem) -> ScoredSystem:
+    def try_system(system: ModalSystem) -> ScoredSystem:
         return ScoredSystem(system, row_errors(of_inputs(system, fitted), held_out, read))
 
     def scan(response: np.ndarray | None, orders: Sequence[int], enough: float = 0.0) -> Iterator[ScoredSystem]:
         reached = 0
         for modes in realize(response, orders) if response is not None else ():
-            here = tried(fit_inputs(modes, begun, kinds[-1:], sample=True)[0])
+            here = try_system(fit_inputs(modes, begun, kinds[-1:], sample=True)[0])
             watch(f"a linear system of {here.system.states} states (RMSE {here.mean**0.5:.2g})")
             yield here
             reached += here.mean <= enough
@@ -657,9 +659,9 @@ def identify_modes(
     system = scanned[near].system
     several = fit_inputs(Modes(system.rates, system.c), begun, kinds)
     steps = KIND_STEPS if system.states <= MAX_REFINED else 0
-    kind = kinds[smallest_as_good([tried(refine(entry, begun, steps)) for entry in several])]
+    kind = kinds[smallest_as_good([try_system(refine(entry, begun, steps)) for entry in several])]
     chosen = search_orders(
-        scanned, near, lambda entry: tried(refine(fit_inputs(entry, begun, [kind])[0], begun)), watch
+        scanned, near, lambda entry: try_system(refine(fit_inputs(entry, begun, [kind])[0], begun)), watch
     )
     return chosen._replace(system=of_inputs(chosen.system, fitted))
 
@@ -704,7 +706,7 @@ def with_starts(records: Sequence[Signals]) -> list[Signals]:
     for number, record in enumerate(records):
         impulses = np.zeros((len(record.us), len(records)))
         impulses[0, number] = 1
-        begun.append(record._replace(us=np.concatenate([record.us, impulses], axis=1)).settled(1))
+        begun.append(record._replace(us=np.concatenate([record.us, impulses], axis=1)).without_transient(1))
     return begun
 
 

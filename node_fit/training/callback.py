@@ -221,7 +221,7 @@ class AbstractLogger(Callback, abc.ABC):
     extra: str
 
     def __init__(self):
-        self.module = needed(self.package, self.extra)
+        self.module = import_extra(self.package, self.extra)
         self.tracker: Any = None
         self.works = True
 
@@ -396,7 +396,7 @@ class WeightsAndBiases(AbstractLogger):
 LOGGERS: dict[str, type[AbstractLogger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
 
 
-def needed(package: str, extra: str) -> ModuleType:
+def import_extra(package: str, extra: str) -> ModuleType:
     """Imports a package that an extra installs.
 
     **Raises:** `ValueError` with the command that installs it.

@@ -242,7 +242,7 @@ def pad_to_room(programs: HeldSteps, grid: Shares | None) -> Shares | None:
     if grid is None or solver is None or between or solver.held_adjoint == "direct":
         return grid
     # Simultaneous steps include the padding.
-    tight = solver.may_march_together(programs.setup.place.own.platform)
+    tight = solver.may_march_together(programs.setup.place.own_device.platform)
     steps = room(grid.shape[-1] - 1, tight=tight)
     return pad_grid(grid, steps) if programs.blocks * steps <= ROOMY else grid
 
@@ -294,7 +294,7 @@ class StepErrors:
     def of(self, grid: np.ndarray) -> Float[np.ndarray, "member block interval"]:
         """Computes the errors of steps between rows, the maximum in each interval."""
         errors = self.programs.step_errors(self.params, grid, self.progress)
-        return self._judged(errors.reshape(self.members, -1, errors.shape[-1]))
+        return self._judge(errors.reshape(self.members, -1, errors.shape[-1]))
 
     def of_padded(self, nodes: Shares, like: np.ndarray) -> Float[np.ndarray, "row step"]:
         """Computes the errors of steps over trajectories, in rows of all members; `like` has the programs' shape."""
@@ -304,14 +304,14 @@ class StepErrors:
         errors = errors[..., :steps].reshape(self.members, -1, steps)
         if like.shape[-2] == 1:  # All trajectories share these steps.
             errors = errors.max(axis=1, keepdims=True)
-        return self._judged(errors).reshape(-1, steps)
+        return self._judge(errors).reshape(-1, steps)
 
     def limits(self) -> list[float]:
         """Computes the errors above which each member's loss counts as infinite, from the last errors."""
         worst = np.where(np.isfinite(self.last), self.last, np.inf).max(axis=(1, 2))
         return [max(LIMIT, ERROR_GROWTH * float(error)) for error in worst]
 
-    def _judged(self, errors: np.ndarray) -> np.ndarray:
+    def _judge(self, errors: np.ndarray) -> np.ndarray:
         self.last = np.where(self.idle[:, None, None], ERROR_SAFETY**self.order, errors)
         return self.last
 

@@ -92,7 +92,7 @@ class Loop:
         self._programs: dict[int, StagePrograms] = {}
 
     @property
-    def compiled(self) -> list[StagePrograms]:
+    def compiled_programs(self) -> list[StagePrograms]:
         """The programs of the stages so far, with their compilation counts and compile times."""
         return list(self._programs.values())
 
@@ -107,8 +107,8 @@ class Loop:
         run = share_arrays(callback.restore(template), template)
         if run is None:
             programs = self.programs(0)
-            states = programs.refined(programs.init(initial))
-            run = RunState(0, self.offset, programs.judged_first(states) if self.starts_well else states)
+            states = programs.with_refined_steps(programs.init(initial))
+            run = RunState(0, self.offset, programs.judge_first(states) if self.starts_well else states)
         while True:
             outcomes, run = self.run_stage(run, callback)
             statuses = {outcome.status for outcome in outcomes}
@@ -117,7 +117,7 @@ class Loop:
                 return outcomes, run
             run = self.next_stage(run, outcomes)
 
-    def fitted(self, run: RunState, member: int = 0, iterate: Iterate | None = None) -> NeuralODE:
+    def fitted_model(self, run: RunState, member: int = 0, iterate: Iterate | None = None) -> NeuralODE:
         """Returns a member's model with its best parameters, or those of another iterate."""
         return self.model_of(iterate or run.members[member].best, member)
 
@@ -142,7 +142,7 @@ class Loop:
         ]
         states = programs.init([iterate.params.model for iterate in begins])
         states = [with_flag(state, outcome.status == "failed") for state, outcome in zip(states, outcomes, strict=True)]
-        states = programs.refined(states)
+        states = programs.with_refined_steps(states)
         if self.setup.validation is not None:
             # Validation losses compare across stages; training losses of different objectives do not.
             states = tuple(

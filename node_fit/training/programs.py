@@ -66,7 +66,7 @@ class Pace:
         return min(left, max(int(PATIENCE / self.seconds), 1))
 
     @contextmanager
-    def timed(self, steps: int) -> Generator[None]:
+    def record_time(self, steps: int) -> Generator[None]:
         """Records the time of these steps."""
         began = time.perf_counter()
         yield
@@ -191,8 +191,8 @@ class StagePrograms:
     def compile(self, states: Sequence[TrainState], use: Use = PROGRAMS.get) -> None:
         """Compiles the programs of `advance` ahead of its first call; `PROGRAMS.begin` compiles in the background."""
         began = time.perf_counter()
-        placed = self._placed(states)
-        self._chunk_program(placed, self._drawn(states), use)
+        placed = self._place(states)
+        self._chunk_program(placed, self._draw(states), use)
         self._validation_program(placed.params.model, use)
         self._sample_program(placed, use)
         self.compile_seconds += time.perf_counter() - began
@@ -208,7 +208,7 @@ class StagePrograms:
         - `goes_on`: called every few seconds with the number of steps so far; returns whether to continue. If not, the
           chunk is discarded and None is returned.
         """
-        placed, drawn, members = self._placed(states), self._drawn(states), len(states)
+        placed, drawn, members = self._place(states), self._draw(states), len(states)
         began = time.perf_counter()
         run = self._chunk_program(placed, drawn)
         validate, sampled = self._validation_program(placed.params.model), self._sample_program(placed)
@@ -217,7 +217,7 @@ class StagePrograms:
         with count_calls(self.compilations):
             while taken < self.length:
                 count = self.pace.steps(self.length - taken)
-                with self.pace.timed(count):
+                with self.pace.record_time(count):
                     new, rate = run(new, self.own, self.shared, drawn, self._span(taken, taken + count))
                     jax.block_until_ready(rate)
                 taken += count
@@ -225,7 +225,7 @@ class StagePrograms:
                     return None
         new = self._to_the_last(new, run, drawn)
         if sampled is not None:  # losses of two minibatches do not compare
-            new = replace(new, chosen=replace(new.chosen, loss=sampled(*self._sampled(new))))
+            new = replace(new, chosen=replace(new.chosen, loss=sampled(*self._sample(new))))
         loss = None if validate is None else validate(new.chosen.params.model, *self._validated)
         new, rate, loss = to_host((new, rate, loss))
         rates = np.reshape(rate, members).tolist()
@@ -244,9 +244,9 @@ class StagePrograms:
         members, before = len(self.setup.members), to_host(new)
         again = replace(before, step=np.asarray(step - ended, step.dtype), finished=~ended)
         # A span that does not begin a chunk keeps the chunk's chosen iterate.
-        after = to_host(run(self._placed(unstack(again, members)), self.own, self.shared, drawn, self._span(1, 2))[0])
+        after = to_host(run(self._place(unstack(again, members)), self.own, self.shared, drawn, self._span(1, 2))[0])
         judged = replace(before, chosen=after.chosen, evaluations=after.evaluations, failed=after.failed)
-        return self._placed(unstack(judged, members))
+        return self._place(unstack(judged, members))
 
     def refine(self, states: Sequence[TrainState], *, fresh: bool = False) -> Refined:
         """Refines held steps until they meet the tolerance.
@@ -278,7 +278,7 @@ class StagePrograms:
         limits = [np.asarray(limit, before.dtype) for limit in errors.limits()]
         return Refined(unstack(after.astype(before.dtype), members), limits, changed)
 
-    def refined(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
+    def with_refined_steps(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
         """Refines states before the first step until held steps meet the tolerance at their parameters."""
         refinements: list[tuple[TrainState, ...]] = []
         for _ in range(REFINEMENTS):
@@ -296,9 +296,9 @@ class StagePrograms:
         # Steps that never become small enough would only hide that the trajectory can't be solved.
         return refinements[0]
 
-    def judged_first(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
+    def judge_first(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
         """Makes the current iterate the best before the first step, judged on validation data if any."""
-        params = self._placed(states).params.model
+        params = self._place(states).params.model
         validate = self._validation_program(params)
         if validate is None:
             return tuple(states)
@@ -337,15 +337,15 @@ class StagePrograms:
         if self.minibatches is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
-        return self._use(use, sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
+        return self._use(use, sample_loss, self.static, self._sample(state), Compilations(), axes=axes)
 
     def _use(self, use: Use, *program: Any, repeats: int = 1, **keywords: Any) -> Any:
         """Compiles a program for data spread over devices, unless the members are."""
         options = options_for(self.numbers, repeats)
-        with nullcontext() if len(self.setup.members) > 1 else self.setup.place.traced():
+        with nullcontext() if len(self.setup.members) > 1 else self.setup.place.trace_programs():
             return use(*program, **keywords, options=options)
 
-    def _sampled(self, state: TrainState) -> tuple[PyTree, ...]:
+    def _sample(self, state: TrainState) -> tuple[PyTree, ...]:
         return state.chosen, state.grid, state.progress, self.own, self.shared
 
     def _span(self, begin: int, end: int) -> jax.Array:
@@ -355,14 +355,14 @@ class StagePrograms:
     def _validated(self) -> tuple[PyTree, PyTree, Batch | None]:
         return self.own.frozen, self.shared.frozen, self.setup.validation
 
-    def _placed(self, states: Sequence[TrainState]) -> TrainState:
+    def _place(self, states: Sequence[TrainState]) -> TrainState:
         """Places the members' states on devices, spread by members or by trajectories."""
         place, state = self.setup.place, stack([replace(state, grid=pad_to_room(self, state.grid)) for state in states])
         if len(states) > 1:
             return place.shard(state)
         return replace(place.replicate(replace(state, grid=None)), grid=place.shard(state.grid))
 
-    def _drawn(self, states: Sequence[TrainState]) -> PyTree:
+    def _draw(self, states: Sequence[TrainState]) -> PyTree:
         """Samples the minibatches of the next chunk; None if every step uses all data."""
         if self.minibatches is None:
             return None
@@ -430,16 +430,16 @@ class LinearisedStage:
         parts = [x[end - math.prod(shape) : end].reshape(shape) for shape, end in zip(self._shapes, ends, strict=True)]
         return jax.tree.unflatten(self._structure, [part.astype(self.kind) for part in parts])
 
-    def numbered(self) -> Params:
+    def parameter_places(self) -> Params:
         """The indices of the parameters in the flat vector, in their structure."""
         return self.params(np.arange(self.x.size).astype(self.kind))
 
-    def refined_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LinearisedStage":
+    def refine_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LinearisedStage":
         """Refines the held steps until they meet the tolerance at further points, too."""
         state = self.state
         for x in points:
             there = eqx.tree_at(lambda s: s.params, state, self.programs.setup.place.host(self.params(x)))
-            (there,) = self.programs.refined([there])
+            (there,) = self.programs.with_refined_steps([there])
             state = eqx.tree_at(lambda s: s.grid, state, there.grid, is_leaf=lambda leaf: leaf is None)
         return LinearisedStage(self.programs, state)
 
@@ -453,5 +453,5 @@ def linearize_stage(
     stage = eqx.combine(data.stage, stage_static)
     loss = StageLoss(model_static, data.frozen, stage.objective, Target(data.batch, grid, progress), params)
     x = ravel_pytree(params)[0]
-    residuals, jacobian = stage.objective.linearised(loss.build, x, loss.target)
+    residuals, jacobian = stage.objective.linearise(loss.build, x, loss.target)
     return residuals.values, jacobian, loss.weights(x), residuals.failed

@@ -187,18 +187,18 @@ class StageLoss:
 
     def residuals(self, x: Vector) -> tuple[Float[Array, " row"], Int[Array, ""]]:
         result = self.evaluate(x)
-        values = self.target.limited(result.values, result.excess)
+        values = self.target.limit(result.values, result.excess)
         return values.reshape(-1) / jnp.sqrt(result.count), result.failed
 
-    def linearised(self, x: Vector) -> Linearised:
-        result, jacobian = self.objective.linearised(self.build, x, self.target)
+    def linearise(self, x: Vector) -> Linearised:
+        result, jacobian = self.objective.linearise(self.build, x, self.target)
         root = jnp.sqrt(result.count)
         return Linearised(
             result.values.reshape(-1) / root, result.failed, jacobian / root, self.weights(x) / result.count
         )
 
-    def pushed(self, x: Vector, direction: Vector) -> Float[Array, " row"]:
-        pushed = self.objective.pushed(self.build, x, direction, self.target)
+    def push_tangent(self, x: Vector, direction: Vector) -> Float[Array, " row"]:
+        pushed = self.objective.push_tangent(self.build, x, direction, self.target)
         return pushed.reshape(-1) / jnp.sqrt(self.evaluate(x).count)
 
     def prior(self, x: Vector) -> Vector:
@@ -286,10 +286,10 @@ def cautious(stage: Stage, state: TrainState, params: Params) -> Params:
     if stage.optimizer.full_batch:
         return params
 
-    def shortened(new: Array, old: Array) -> Array:
+    def shorten(new: Array, old: Array) -> Array:
         return jnp.where(state.restarts == 0, new, old + caution(stage, state).astype(old.dtype) * (new - old))
 
-    return jax.tree.map(shortened, params, state.params)
+    return jax.tree.map(shorten, params, state.params)
 
 
 def caution(stage: Stage, state: TrainState) -> Float[Array, ""]:
@@ -303,7 +303,7 @@ def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
     return replace(
         state,
         params=iterate.params,
-        opt_state=stage.optimizer.restarted(iterate.params, state.opt_state, stage.steps),
+        opt_state=stage.optimizer.restart(iterate.params, state.opt_state, stage.steps),
         chosen=replace(iterate, loss=state.chosen.loss),
         rejected=jnp.zeros((), jnp.int32),
         restarts=state.restarts + 1,
@@ -338,10 +338,10 @@ def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree,
     """Computes the mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
     model: NeuralODE = eqx.combine(params, own, shared, static)
     solution = model.forecast(batch)
-    off = batch.weighted(solution.ys - model.scaler.near(batch.ys, solution.ys))
+    off = batch.weigh_residuals(solution.ys - model.scaler.near(batch.ys, solution.ys))
     if batch.censored is not None:  # Beyond its limit, a prediction is no error.
         side = jnp.asarray(batch.censored, off.dtype)
-        beyond = 0 if batch.width is None else side * jnp.maximum(side * off - batch.weighted(batch.width), 0)
+        beyond = 0 if batch.width is None else side * jnp.maximum(side * off - batch.weigh_residuals(batch.width), 0)
         off = jnp.where(side * off > 0, beyond, off)
     loss = masked_mean(off**2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)

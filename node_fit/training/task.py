@@ -144,7 +144,7 @@ class Members:
         return 1 if self.size is None else self.size
 
     @property
-    def trained(self) -> "Members":
+    def trained_members(self) -> "Members":
         """The trained members, from which the others are sampled."""
         return replace(self, size=1 if self.vary == "laplace" else self.count)
 

@@ -63,10 +63,12 @@ def find_undetermined(information: Information) -> list[str]:
     errors, vectors = information.directions
     vague = errors > VAGUE
     names = [place.name for place in information.places]
-    sentences = by_penalties([name for name, place in zip(names, information.penalised, strict=True) if place])
+    sentences = by_penalties(
+        [name for name, place in zip(names, information.determined_by_penalties, strict=True) if place]
+    )
     for direction in simplest_set(vectors[vague]) if vague.any() else ():
         among = [index for index in range(len(names)) if abs(direction[index]) > NAMED]
-        if information.penalised[among].all():
+        if information.determined_by_penalties[among].all():
             continue
         shares = direction * information.sizes / information.magnitudes
         sentence = name_constants([names[index] for index in among], shares[among])
@@ -190,7 +192,7 @@ class Confidence:
 
     def __str__(self) -> str:
         lines = [
-            ", ".join(shown_with_interval(name, interval) for name, interval in part.items())
+            ", ".join(format_with_interval(name, interval) for name, interval in part.items())
             for part in (self.constants, self.derived)
         ]
         return "\n".join([*filter(None, lines), *self.undetermined, *self.notes])
@@ -204,7 +206,7 @@ def find_fisher_intervals(evidence: Evidence, level: float) -> Confidence:
     if not evidence.constants:
         raise Unsure("the field has no constants that are trained.")
     information = Information(evidence)
-    errors = np.where(information.penalised, np.inf, information.errors)
+    errors = np.where(information.determined_by_penalties, np.inf, information.errors)
     reach = quantile(information, level) * errors
     constants: dict[str, ConfidenceInterval] = {}
     for place, error, far, size in zip(information.places, errors, reach, information.sizes, strict=True):
@@ -331,15 +333,15 @@ def ways_nearer(evidence: Evidence) -> str:
 
 def notes_on(information: Information) -> list[str]:
     notes: list[str] = []
-    if not information.known.any():
+    if not information.is_determined.any():
         return notes
     if information.distance > FAR_FROM_NORMAL:
         notes.append(
             f"The fit is {information.distance:.2g} standard errors from its optimum, so the intervals are off by as "
             f"much; {ways_nearer(information.evidence)}."
         )
-    for sentence in neighbours_in_words(information.evidence.checked):
-        positive = all((check.lag1 or 0) >= 0 for check in information.evidence.checked.values())
+    for sentence in neighbours_in_words(information.evidence.is_independent):
+        positive = all((check.lag1 or 0) >= 0 for check in information.evidence.is_independent.values())
         notes.append(f"{sentence[:-1]}: the intervals are {'too narrow' if positive else 'off'}.")
     if information.evidence.model.start.is_first_measurement:
         notes.append(READS_FIRST_ROW)
@@ -391,7 +393,7 @@ def chance_of(square: float, freedom: int, information: Information) -> float:
     return float(fdtrc(freedom, information.degrees_of_freedom, square / freedom))
 
 
-def shown_with_interval(name: str, found: ConfidenceInterval) -> str:
+def format_with_interval(name: str, found: ConfidenceInterval) -> str:
     """Formats as `k1 = 0.0451 [0.0438, 0.0465]`, with enough digits to distinguish the ends."""
     half = (found.upper - found.lower) / 2
     size = max(abs(found.estimate), abs(found.lower), abs(found.upper))
@@ -420,7 +422,7 @@ class Profile:
     def point(self, x: Vector) -> LinearisedPoint:
         return self.stage.at(x).with_prior(x)
 
-    def moved(self, near: LinearisedPoint, index: int, to: float) -> LinearisedPoint:
+    def refit_at(self, near: LinearisedPoint, index: int, to: float) -> LinearisedPoint:
         """Computes the best fit with the parameter of this number fixed at a value, starting from one nearby."""
         held = np.zeros_like(near.x)
         held[index] = to - near.x[index]
@@ -428,9 +430,9 @@ class Profile:
         # The linearised model predicts how the others follow; if it is inaccurate, they follow less.
         there = self.point(near.x + held)
         tried = (self.point(near.step(d, free, held, rcond=self.tolerance)) for d in (0.0, 1e-3, 1e-1, 10.0))
-        return self.minimised(next((point for point in tried if point.value < there.value), there), free)
+        return self.minimise(next((point for point in tried if point.value < there.value), there), free)
 
-    def minimised(self, here: LinearisedPoint, free: Bool[np.ndarray, " parameter"]) -> LinearisedPoint:
+    def minimise(self, here: LinearisedPoint, free: Bool[np.ndarray, " parameter"]) -> LinearisedPoint:
         """Fits the `free` parameters by damped Gauss-Newton steps."""
 
         def step(at: LinearisedPoint, damping: float) -> Vector:
@@ -457,7 +459,7 @@ class Profile:
         inside, rise_inside, near, outside, rise_outside = 0.0, 0.0, best, math.inf, math.inf
         distance = min(wanted * error, LONGEST_STEP)
         for _ in range(MOST_HALVINGS):
-            there = self.moved(near, index, best.x[index] + distance * size)
+            there = self.refit_at(near, index, best.x[index] + distance * size)
             rise = math.sqrt(max(there.value - best.value, 0.0) / self.variance)
             if abs(rise - wanted) < ACCURATE * wanted or outside - inside < ACCURATE * inside:
                 return distance
@@ -490,13 +492,13 @@ def profile(evidence: Evidence, level: float) -> Confidence:
     information = Information(evidence)
     wanted = quantile(information, level)
     with scope_of(evidence.model):
-        stage = evidence.stage.refined_at(corners(information, wanted))
+        stage = evidence.stage.refine_at(corners(information, wanted))
         fits = Profile(stage, information.variance, information.tolerance)
-        best = fits.minimised(fits.point(evidence.x), np.ones(len(evidence.x), bool))
+        best = fits.minimise(fits.point(evidence.x), np.ones(len(evidence.x), bool))
         constants: dict[str, ConfidenceInterval] = {}
         open_sides: list[str] = []
         known = zip(information.places, information.sizes, information.errors, strict=True)
-        for (place, size, error), penalised in zip(known, information.penalised, strict=True):
+        for (place, size, error), penalised in zip(known, information.determined_by_penalties, strict=True):
             if penalised:  # A profile would only reflect the penalties.
                 constants[place.name] = around.constants[place.name]
                 continue

@@ -105,11 +105,11 @@ def is_undetermined(quantity: Quantity, information: Information, values: Mappin
     The data can determine a product of constants without determining any of them.
     """
     used = np.array([quantity.uses(place.name) for place in information.places], bool)
-    if (information.penalised & used).any():
+    if (information.determined_by_penalties & used).any():
         return True
     errors, vectors = information.directions
     lost = vectors[~np.isfinite(errors)]
-    if not information.moved(lost[:, used]).any():
+    if not information.moved_constants(lost[:, used]).any():
         return False
     places = information.places
     own = Region(places, find_center(information, places), np.diag(line_units(information)))

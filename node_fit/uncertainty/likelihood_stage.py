@@ -90,7 +90,7 @@ class Measured:
         shapes = of_predictors[2 : 2 + self.shapes]
         return np.concatenate([of_predictors[:1], shapes, *([of_predictors[1:2]] if self.has_scale else [])])
 
-    def joined(self, found: Found, rows: Columns, slopes: Slopes) -> Found:
+    def join(self, found: Found, rows: Columns, slopes: Slopes) -> Found:
         """Replaces the predictors by other rows."""
         blocks, width = self.mask.shape
         beyond = found.residuals[:, self.predictors * width :]
@@ -108,7 +108,7 @@ class Measured:
         with scope("x64"):
             rows, by = rows_and_slopes(self, values)
         jacobian = np.einsum("kpbr,pbrx->kbrx", by, slopes)
-        return self.joined(found, rows, jacobian)
+        return self.join(found, rows, jacobian)
 
     def scores(self, found: Found) -> "tuple[Found, Float[np.ndarray, 'parameter parameter']]":
         """Computes rows whose Jacobian has the likelihood's gradient and approximate information; and the observed
@@ -129,7 +129,7 @@ class Measured:
         weights[1:] = weights[1:].sum(axis=(1, 2), keepdims=True) / max(self.mask.sum(), 1)
         roots = np.sqrt(np.maximum(weights, LEAST_CURVATURE))
         rows, jacobian = gradient / roots, slopes * roots[..., None]
-        new = self.joined(found, rows, jacobian)
+        new = self.join(found, rows, jacobian)
         beyond = found.jacobian.reshape(len(self.mask), -1, slopes.shape[3])[:, self.predictors * self.mask.shape[1] :]
         more = beyond.reshape(-1, slopes.shape[3])
         return new, self.unit**2 * information + more.T @ more
@@ -181,5 +181,5 @@ class LikelihoodStage(LinearisedStage):
         """Computes the predictors instead of rows."""
         return super().at(x)
 
-    def refined_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LikelihoodStage":
-        return LikelihoodStage(self.programs, super().refined_at(points).state, self.measured)
+    def refine_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LikelihoodStage":
+        return LikelihoodStage(self.programs, super().refine_at(points).state, self.measured)

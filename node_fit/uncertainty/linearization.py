@@ -93,7 +93,7 @@ class Evidence:
             member = Member(placed, [with_plain_rows(stage, self.likelihood)], options.seed)
             setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
             programs = StagePrograms(0, setup)
-            (state,) = programs.refined(programs.init([part.params]))
+            (state,) = programs.with_refined_steps(programs.init([part.params]))
             self.stage = LinearisedStage(programs, state)
         batch = programs.rows[0]
         self.mask: Bool[np.ndarray, "block row"] = np.asarray(batch.mask).reshape(len(batch.mask), -1)
@@ -109,7 +109,7 @@ class Evidence:
             self._see_noise(batch)
             return
         data = data_from_start(train, model.start.past, model.start.washout) if model.start.past else train
-        data = model.scaler.marked(data)
+        data = model.scaler.mark_angles(data)
         self.unit = 1.0 if batch.weight is None else noise_unit(data, model.scaler)
         self.spread = self._spread(data) if self.loss.robust else None
 
@@ -140,7 +140,7 @@ class Evidence:
             return self.stage.measured.scores(self.stage.predict(self.x))
 
     @property
-    def observed(self) -> Float[np.ndarray, "parameter parameter"] | None:
+    def observed_information(self) -> Float[np.ndarray, "parameter parameter"] | None:
         """The observed information of measurements and penalties for a fit with a noise model; else None."""
         return None if self.observations is None else self._scores[1]
 
@@ -195,12 +195,12 @@ class Evidence:
         """The linearization at freshly initialized weights, not shrunk by a prior; None if a solve fails."""
         rng = np.random.default_rng(0)
 
-        def drawn(leaf: Array, prior: Array) -> Array | np.ndarray:
+        def draw(leaf: Array, prior: Array) -> Array | np.ndarray:
             width = leaf.shape[-1] if leaf.ndim else 1
             return rng.normal(scale=SPREAD_OF_NOISE / np.sqrt(width), size=leaf.shape) if np.any(prior) else leaf
 
         with scope_of(self.model):
-            flat = ravel_pytree(jax.tree.map(drawn, self.stage.params(self.x), self.stage.params(self.best.prior)))[0]
+            flat = ravel_pytree(jax.tree.map(draw, self.stage.params(self.x), self.stage.params(self.best.prior)))[0]
         point = self.at(np.asarray(flat, np.float64))
         return None if point.failed or not np.isfinite(point.jacobian).all() else point
 
@@ -224,7 +224,7 @@ class Evidence:
         return self.informative.reshape(self.best.residuals.shape)[:, : self.mask.shape[1]]
 
     @cached_property
-    def checked(self) -> dict[str, ResidualCheck]:
+    def is_independent(self) -> dict[str, ResidualCheck]:
         """Independence checks of each state's weighted residuals."""
         values = self.best.residuals
         known = np.where(self.informative.reshape(values.shape), values, np.nan)[:, : self.mask.shape[1]]
@@ -241,7 +241,7 @@ class Evidence:
         with np.errstate(invalid="ignore", divide="ignore"):
             shares = 1 - np.nanmean(left**2, axis=0) / np.nanvar(values, axis=0)
         explained = float(shares[np.isfinite(shares)].mean()) if np.isfinite(shares).any() else 1.0
-        return explained >= DESCRIBED or (explained > 0 and not neighbours_in_words(self.checked))
+        return explained >= DESCRIBED or (explained > 0 and not neighbours_in_words(self.is_independent))
 
     @property
     def misses(self) -> Float[np.ndarray, "block row"]:
@@ -264,7 +264,7 @@ class Evidence:
     def constants(self) -> list[Place]:
         """The trained constants."""
         with scope_of(self.model):
-            numbered = self.stage.numbered()
+            numbered = self.stage.parameter_places()
         places: list[Place] = []
         for _, node in parameters.parameter_nodes(numbered.model, Constants):
             if not is_array(node.raw):
@@ -278,7 +278,7 @@ class Evidence:
         """Number of measurements."""
         return int(self.informative.sum())
 
-    def minimised(self, found: Found) -> Found:
+    def minimised_residuals(self, found: Found) -> Found:
         """Transforms residuals and Jacobian to those of the squares that the fit minimises; a robust loss shrinks large
         residuals (`AbstractResidualLoss`)."""
         if self.spread is None:
@@ -323,7 +323,7 @@ class Evidence:
     @cached_property
     def misfit(self) -> float:
         """Twice the negative logarithm of likelihood and priors at the fit's parameters, times the noise's variance."""
-        return self.minimised(self.at(self.x)).with_prior(self.x).value
+        return self.minimised_residuals(self.at(self.x)).with_prior(self.x).value
 
     def squares(self, found: Found) -> float:
         """Computes the sum of squared weighted residuals of the measurements."""
@@ -334,7 +334,7 @@ def weigh_deviations(batch: Batch) -> Float[np.ndarray, "block row"]:
     """Computes the weighted deviations of the measurements from the mean of their channel."""
     mask, ys = np.asarray(batch.mask), np.asarray(batch.ys, np.float64)
     off = ys - (ys * mask).sum(axis=(0, 1)) / np.maximum(mask.sum(axis=(0, 1)), 1)
-    return np.asarray(batch.weighted(off), np.float64).reshape(len(off), -1)
+    return np.asarray(batch.weigh_residuals(off), np.float64).reshape(len(off), -1)
 
 
 class LikelihoodObjective(Protocol):
@@ -474,8 +474,8 @@ class Information:
         """
         if self.evidence.too_many is not None:
             raise Unsure(self.evidence.too_many)
-        if self.evidence.observed is not None and self.share == 1.0 and self.found is None:
-            matrix = (self.evidence.observed + np.diag(self.prior)) / np.outer(self.columns, self.columns)
+        if self.evidence.observed_information is not None and self.share == 1.0 and self.found is None:
+            matrix = (self.evidence.observed_information + np.diag(self.prior)) / np.outer(self.columns, self.columns)
             values, vectors = np.linalg.eigh(matrix)
             if values.min() > -INDEFINITE * values.max():
                 # Drop rounding errors.
@@ -612,7 +612,7 @@ class Information:
         return np.where(acts, np.maximum(self.magnitudes, moves), self.magnitudes)
 
     @cached_property
-    def own(self) -> Float[np.ndarray, "row constant"]:
+    def own_root(self) -> Float[np.ndarray, "row constant"]:
         """The part of `root` that only the constants explain, in units of their sizes."""
         index = [place.index for place in self.places]
         others = np.delete(self.root, index, axis=1)
@@ -633,7 +633,7 @@ class Information:
             * self.columns[[place.index for place in self.places]]
             * self.sizes
         )
-        _, values, vectors = np.linalg.svd(self.own, full_matrices=True)
+        _, values, vectors = np.linalg.svd(self.own_root, full_matrices=True)
         values = np.concatenate([values, np.zeros(len(vectors) - len(values))])
         noise = self.tolerance * np.maximum(np.abs(vectors) @ alone, np.finfo(float).tiny)
         # For a constant without effect, the decomposition leaves a rounding error of the others.
@@ -650,13 +650,13 @@ class Information:
         scaled = vectors[known] * errors[known, None]
         with np.errstate(over="ignore", invalid="ignore"):  # At a bound, nothing is known.
             covariance = scaled.T @ scaled
-        lost = self.moved(vectors[~known]).any(axis=0)
+        lost = self.moved_constants(vectors[~known]).any(axis=0)
         covariance[lost] = covariance[:, lost] = np.nan
         covariance[lost, lost] = np.inf
         return covariance
 
     @staticmethod
-    def moved(vectors: Float[np.ndarray, "direction constant"]) -> Bool[np.ndarray, "direction constant"]:
+    def moved_constants(vectors: Float[np.ndarray, "direction constant"]) -> Bool[np.ndarray, "direction constant"]:
         """Returns a mask of the constants that each direction moves."""
         return np.abs(vectors) > MOVED
 
@@ -666,7 +666,7 @@ class Information:
         return np.sqrt(np.diag(self.covariance))
 
     @cached_property
-    def penalised(self) -> Bool[np.ndarray, " constant"]:
+    def determined_by_penalties(self) -> Bool[np.ndarray, " constant"]:
         """Constants identified only by the penalties."""
         best = self.evidence.best
         if not best.prior.any() and best.residuals.shape[1] == self.evidence.data_columns:
@@ -682,9 +682,9 @@ class Information:
         return replace(self, share=WEAKER * self.share).errors > GROWS * self.errors
 
     @property
-    def known(self) -> Bool[np.ndarray, " constant"]:
+    def is_determined(self) -> Bool[np.ndarray, " constant"]:
         """Constants that the measurements determine."""
-        return np.isfinite(self.errors) & ~self.penalised
+        return np.isfinite(self.errors) & ~self.determined_by_penalties
 
     @cached_property
     def step(self) -> Float[np.ndarray, " parameter"]:
@@ -700,7 +700,7 @@ class Information:
         Without noise, a standard error can be below single-precision resolution, which then is the unit.
         """
         index = [place.index for place in self.places]
-        finite = self.known & (self.errors > 0)
+        finite = self.is_determined & (self.errors > 0)
         errors = np.maximum(self.errors, UNTOLD_SPACINGS * float(np.finfo(self.evidence.stage.kind).eps))
         moved = np.abs(self.step[index] / self.sizes)[finite] / errors[finite]
         return float(moved.max(initial=0.0))

@@ -108,8 +108,8 @@ class Player:
         """Estimates the initial state of a trajectory by the model's rule, for all states in the user's units."""
         model = self.model
         with scope_of(model):
-            data = model.scaler.marked(self.records.select([row]))
-            batch = carry(model.start.needed(model.batch(data)), dtype_of(precision_of(model)))
+            data = model.scaler.mark_angles(self.records.select([row]))
+            batch = carry(model.start.needed_rows(model.batch(data)), dtype_of(precision_of(model)))
             scaled = eqx.filter_jit(NeuralODE.estimated_start)(model, batch)
             return np.asarray(model.system.scaler.unscale_states(np.asarray(scaled, np.float64)))[0]
 

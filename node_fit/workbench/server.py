@@ -172,7 +172,7 @@ class Workbench:
         folder = find_run(key)
         return folder, folder / EXPORTS / target
 
-    def exported(self, request: Request) -> Response:
+    def export_file(self, request: Request) -> Response:
         """Sends an export as one zip file."""
         key, target = request.path_params["run"], request.path_params["target"]
         _, out = self.export_folder(key, target)
@@ -308,7 +308,7 @@ def make_app(token: str, port: int) -> Guard:
         Route(f"{run}/pictures/{{name}}", answer_with(bench.picture)),
         Route(f"{run}/files/{{name}}", answer_with(bench.file)),
         Route(f"{run}/exports/{{target}}", answer_with(bench.export, keys=("run", "target")), methods=["POST"]),
-        Route(f"{run}/exports/{{target}}", answer_with(bench.exported)),
+        Route(f"{run}/exports/{{target}}", answer_with(bench.export_file)),
         Route(f"{run}/play", answer_with(bench.describe_player)),
         Route(f"{run}/play", answer_with(bench.simulate, reads=True, keys=("run",)), methods=["POST"]),
         Route("/report/{run}/{key}", answer_with(bench.report)),

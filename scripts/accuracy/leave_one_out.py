@@ -16,13 +16,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from node_fit.app.config.build import build
-from node_fit.app.config.composition import shipped
+from node_fit.app.config.composition import find_shipped
 
 
 def trajectories(overrides: list[str]) -> tuple[list[str], list[str]]:
     """The names of all trajectories, and of the channels that a config reads."""
-    OmegaConf.register_new_resolver("shipped", lambda name: str(shipped("data", name) / name), replace=True)
-    with initialize_config_dir(str(shipped("conf", "config.yaml")), version_base=None):
+    OmegaConf.register_new_resolver("shipped", lambda name: str(find_shipped("data", name) / name), replace=True)
+    with initialize_config_dir(str(find_shipped("conf", "config.yaml")), version_base=None):
         config = compose("config", overrides)
     splits = build(config.data, "data", extensions=list(config.extensions)).load()
     names = [name for part in splits.named().values() for name in part.trajectories]

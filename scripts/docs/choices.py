@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from node_fit import MLP, NetworkReadout, Options
 from node_fit.data.facts import Facts
 from node_fit.fitting.resolve import Identified, Resolved, resolve
-from node_fit.model.make_model import made_of
+from node_fit.model.make_model import maker_class
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 BEGIN, END = "<!-- choices -->\n", "<!-- end of choices -->\n"
@@ -51,10 +51,10 @@ def cells(plan: Resolved) -> list[str]:
     """A row of the table."""
     options, training = plan.options, plan.options.training
     ridge = " or ".join(f"{each:.2g}" for each in plan.ridges)
-    linear = getattr(options.field, "keywords", {}).get("linear") and made_of(options.field) is MLP
+    linear = getattr(options.field, "keywords", {}).get("linear") and maker_class(options.field) is MLP
     return [
         str(options.hidden),
-        made_of(options.start).__name__ if callable(options.start) else options.start,
+        maker_class(options.start).__name__ if callable(options.start) else options.start,
         "whole" if training.window is None else str(training.window),
         str(training.steps),
         str(options.restarts),

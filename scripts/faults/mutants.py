@@ -262,7 +262,7 @@ MUTANTS = (
     Mutant(
         "events in predictions",
         "node_fit/solver/row_by_row.py",
-        "y, watch, sound = interval.begun(front.y), front.watch, front.sound",
+        "y, watch, sound = interval.begin_at(front.y), front.watch, front.sound",
         "y, watch, sound = front.y, front.watch, front.sound",
         ("tests/data/test_events.py::test_predictions_jump_where_the_doses_are",),
     ),
@@ -439,7 +439,7 @@ MUTANTS = (
     Mutant(
         "noise of held-out rows",
         "node_fit/evaluation/case.py",
-        " or any(self.errors[name] != 0 for name in self.held):",
+        " or any(self.errors[name] != 0 for name in self.held_out):",
         ":",
         ("tests/evaluation/test_diagnosis.py::test_errors_held_out_that_exceed_the_noise_are_no_noise",),
     ),
@@ -468,7 +468,7 @@ MUTANTS = (
     Mutant(
         "starts: fitted all the same",
         "node_fit/model/initial_state/trained.py",
-        "return self.guess.shows(batch) | ~jnp.array(self.guess.told)[None]",
+        "return self.guess.shows(batch) | ~jnp.array(self.guess.is_stated)[None]",
         "return self.guess.shows(batch) | True",
         ("tests/model/test_hidden_states.py::test_a_known_start_of_a_hidden_state_is_where_it_starts",),
     ),
@@ -1063,15 +1063,15 @@ MUTANTS = (
     Mutant(
         "judge: good fits differ by two per cent",
         "node_fit/fitting/judge.py",
-        "first_tied([judged.log_error for judged in acceptable], log(TIED_ERRORS))",
-        "first_tied([judged.log_error for judged in acceptable], 0.0)",
+        "index_of_first_tied([judged.log_error for judged in acceptable], log(TIED_ERRORS))",
+        "index_of_first_tied([judged.log_error for judged in acceptable], 0.0)",
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
         "judge: poor fits differ by two per cent",
         "node_fit/fitting/judge.py",
-        "first_tied([log(judged.error) for judged in rest], log(TIED_ERRORS))",
-        "first_tied([log(judged.error) for judged in rest], 0.0)",
+        "index_of_first_tied([log(judged.error) for judged in rest], log(TIED_ERRORS))",
+        "index_of_first_tied([log(judged.error) for judged in rest], 0.0)",
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
@@ -1358,8 +1358,8 @@ MUTANTS = (
     Mutant(
         "short records: odd data",
         "node_fit/fitting/fit.py",
-        "warn_of_data([kept := kept_of_race(before)])",
-        "kept = kept_of_race(before)",
+        "warn_of_data([kept := best_of_race(before)])",
+        "kept = best_of_race(before)",
         SHORT_RECORDS,
     ),
     Mutant(
@@ -1428,21 +1428,21 @@ MUTANTS = (
     Mutant(
         "verdict: constants at ends",
         "node_fit/evaluation/diagnosis.py",
-        "is_runaway(case) or is_at_end(case) or",
-        "is_runaway(case) or",
+        "diagnose_runaway(case) or diagnose_at_end(case) or",
+        "diagnose_runaway(case) or",
         ENDS,
     ),
     Mutant(
         "verdict: off the optimum",
         "node_fit/evaluation/diagnosis.py",
-        " or is_off_optimum(case) or verdict",
+        " or diagnose_off_optimum(case) or verdict",
         " or verdict",
         ENDS,
     ),
     Mutant(
         "verdict: runaway simulations",
         "node_fit/evaluation/diagnosis.py",
-        "verdict = is_runaway(case) or",
+        "verdict = diagnose_runaway(case) or",
         "verdict =",
         ("tests/evaluation/test_stability.py", "tests/evaluation/test_diagnosis.py"),
     ),
@@ -1491,7 +1491,7 @@ MUTANTS = (
     Mutant(
         "data: a trajectory without a state",
         "node_fit/data/facts.py",
-        "        oddities += never_measured(data, index, name)\n",
+        "        oddities += describe_never_measured(data, index, name)\n",
         "",
         ("tests/data/test_facts.py",),
     ),
@@ -1947,7 +1947,7 @@ MUTANTS = (
     Mutant(
         "experiments: concentrations",
         "node_fit/petab/experiment_model.py",
-        'rate if container is None else Application("/", (rate, self.written(Symbol(container))))',
+        'rate if container is None else Application("/", (rate, self.rewrite(Symbol(container))))',
         "rate",
         ("tests/petab/test_experiment_models.py",),
     ),

@@ -159,7 +159,7 @@ def test_a_job_that_left_no_summary_is_lost_and_counts_as_a_failure(tmp_path, mo
         (tmp_path / job / ".hydra").mkdir(parents=True)
         (tmp_path / job / ".hydra" / "overrides.yaml").write_text(f"- seed={job}\n")
     (tmp_path / "1" / "summary.json").write_text('{"status": "completed", "overrides": ["seed=1"]}')
-    Leaderboard.write_what_there_is()
+    Leaderboard.write_unfinished()
     rows = read_table(tmp_path / "leaderboard.csv")
     assert [(row["overrides"], row["status"]) for row in rows] == [("seed=1", "completed"), ("seed=0", "lost")]
     assert Leaderboard.failures == 1 and "lost" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from hydra._internal.utils import create_automatic_config_search_path
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from node_fit.app.config.composition import shipped
+from node_fit.app.config.composition import find_shipped
 from node_fit.app.launching import CheckedLoader, register
 from node_fit.app.leaderboard import publish
 from node_fit.app.leaderboard import row as row_of
@@ -103,7 +103,7 @@ def test_a_job_is_composed_once_though_hydra_asks_twice(monkeypatch):
 
     monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counting)
     register()
-    loader = CheckedLoader(create_automatic_config_search_path(None, None, str(shipped("conf", "config.yaml"))))
+    loader = CheckedLoader(create_automatic_config_search_path(None, None, str(find_shipped("conf", "config.yaml"))))
     found = [
         loader.load_configuration(config_name="config", overrides=[f"seed={seed}"], run_mode=RunMode.RUN)
         for seed in (1, 2, 1, 2)

@@ -105,7 +105,7 @@ def test_derivatives_are_those_of_angles_without_jumps():
 def test_what_an_encoder_reads_does_not_depend_on_the_turn():
     data = pendulum()
     fit = fitted(data, start=functools.partial(nf.Encoder, rows=3, before=True), steps=5, chunk_steps=5)
-    whole = marked(data).scored_after(4.0)
+    whole = marked(data).score_after(4.0)
     later = whole.after(3.0)  # which begins a turn or more further back
     first, second = (fit.predict(part)[:, -1, 0] for part in (whole, later))
     moved = whole.ys[:, -1, 0] - later.ys[:, -1, 0]

@@ -95,7 +95,7 @@ def test_a_table_of_a_logger_is_read_by_its_name_alone(tmp_path, packed):
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     made, said = keys_of_option([str(path)], {})
     assert made[2:] == ["data.time=TIMESTAMP", "data.states=[T_Avg]"] and "'RECORD' counts rows" in said
-    splits, notes = nf.Table(str(path), "TIMESTAMP", ["T_Avg"]).load_and_tell()
+    splits, notes = nf.Table(str(path), "TIMESTAMP", ["T_Avg"]).load_with_notes()
     assert splits.train.units == {"TIMESTAMP": "min", "T_Avg": "Deg C"}
     assert [note.split(":")[0].split("(")[0] for note in notes[:3]] == [
         "the columns are named in line 2, after text ",
@@ -217,7 +217,7 @@ def test_offsets_that_change_are_instants(tmp_path):
     stamps = ["02:00:00+02:00", "02:30:00+02:00", "02:00:00+01:00", "02:30:00+01:00"]
     data = read(tmp_path, "t,x\n" + "".join(f"2024-10-27T{each},1\n" for each in stamps))
     assert data.ts.tolist() == [[0, 30, 60, 90]]
-    assert "its offsets change (+02:00, +01:00), so dates are in UTC" in data.dates.told("t", chosen=True)
+    assert "its offsets change (+02:00, +01:00), so dates are in UTC" in data.dates.describe_unit("t", chosen=True)
 
 
 @pytest.mark.parametrize(("form", "factor"), [("unix_ms", 1e3), ("unix_us", 1e6), ("unix_ns", 1e9)])
@@ -227,7 +227,7 @@ def test_times_since_1970_in_small_units_are_dates(tmp_path, form, factor):
     data = read(tmp_path, text)
     assert data.ts.tolist() == [[0, 0.25, 0.5, 0.75]] and data.units == {"t": "s"}
     assert data.dates.zero[0] == np.datetime64("2024-10-27T03:33:20")
-    assert "since 1970 (data.time_format=number)" in data.dates.told("t", chosen=True)
+    assert "since 1970 (data.time_format=number)" in data.dates.describe_unit("t", chosen=True)
     np.testing.assert_array_equal(read(tmp_path, text, time_format=form).ts, data.ts)
     kept = read(tmp_path, text, time_format="number")
     assert kept.ts[0].tolist() == [float(number) for number in numbers] and kept.dates is None
@@ -252,7 +252,7 @@ def test_dates_that_can_be_read_in_one_way_need_no_key(tmp_path, case):
     texts, first, said = DATES[case]
     data = read(tmp_path, "t,x\n" + "".join(f"{text},1\n" for text in texts))
     assert data.dates.zero[0] == np.datetime64(first) and data.ts.tolist() == [[0, 1]]
-    assert said in data.dates.told("t", chosen=True)
+    assert said in data.dates.describe_unit("t", chosen=True)
 
 
 def test_a_date_and_a_time_of_day_in_two_columns_are_one_time(tmp_path):

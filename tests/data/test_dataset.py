@@ -146,15 +146,15 @@ def test_until_includes_its_end_and_leaves_out_what_begins_later():
 
 
 def test_scored_after_keeps_context_and_never_scores_padding():
-    later = ragged().scored_after(1.0)
+    later = ragged().score_after(1.0)
     assert later.ts[later.scored].tolist() == [3, 1.5, 2, 4, 6]
     assert np.array_equal(later.ys, ragged().ys, equal_nan=True)
-    assert later.scored_after(3.5).scored.sum() == 2
-    assert later.scored_after(0.0).scored.sum() == 5, "unscored rows must stay unscored"
+    assert later.score_after(3.5).scored.sum() == 2
+    assert later.score_after(0.0).scored.sum() == 5, "unscored rows must stay unscored"
 
 
 def test_until_keeps_what_does_not_count():
-    data = ragged().scored_after(1.0).until(4.0)
+    data = ragged().score_after(1.0).until(4.0)
     assert data.ts[data.scored].tolist() == [3, 1.5, 2, 4]
 
 
@@ -163,7 +163,7 @@ def test_first_is_the_first_measured_value_of_each_state():
     data = nf.Dataset.from_arrays(np.arange(3.0), np.stack([ys, np.full((3, 2), np.nan)]))
     assert data.first[0].tolist() == [2, 1]
     assert np.isnan(data.first[1]).all()
-    assert data.scored_after(1.5).first[0].tolist() == [2, 1], "context rows must give the start of a trajectory"
+    assert data.score_after(1.5).first[0].tolist() == [2, 1], "context rows must give the start of a trajectory"
 
 
 def test_shares_grid_only_if_times_and_lengths_agree():

@@ -18,7 +18,7 @@ from node_fit.data.tables.guess import (
     is_repeating,
     look_set,
     plain_name,
-    unexplained,
+    unexplained_share,
 )
 
 
@@ -177,7 +177,7 @@ def test_a_column_follows_another_as_least_squares_of_each_pair_says():
     before, steps = values[:-1], np.diff(values, axis=0)
 
     def left(columns, other):
-        share = unexplained(before[:, columns], steps[:, [other]])
+        share = unexplained_share(before[:, columns], steps[:, [other]])
         return float(share[0])
 
     follows = find_followers(before, steps)

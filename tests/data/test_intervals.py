@@ -12,7 +12,7 @@ from node_fit.data.scaling import Scaler
 from node_fit.data.table_source import add_noise, with_times
 from node_fit.data.trajectories import Trajectories
 from node_fit.evaluation.residuals import standardize
-from node_fit.evaluation.simulation import together
+from node_fit.evaluation.simulation import concatenate_splits
 
 CELLS = ["1", "0.2..0.5", "<0.4", ">9", "-3 .. -1", "NA"]
 YS = [1, 0.5, 0.4, 9, -1, np.nan]
@@ -117,7 +117,9 @@ def test_parts_of_a_dataset_keep_their_ends():
     np.testing.assert_array_equal(data.select([1, 0]).other_end, wanted[[1, 0]])
     np.testing.assert_array_equal(data.after(0.5).other_end, wanted[:, 1:])
     np.testing.assert_array_equal(data.windows(2, 2)[1].other_end, wanted[:1, 2:])
-    np.testing.assert_array_equal(together({"train": data, "test": data}).other_end, np.concatenate([wanted, wanted]))
+    np.testing.assert_array_equal(
+        concatenate_splits({"train": data, "test": data}).other_end, np.concatenate([wanted, wanted])
+    )
     wide = with_times(data, [np.array([0.5]), np.array([1.5])]).other_end
     np.testing.assert_array_equal(wide[0, :, 0], [np.nan, np.nan, 0.2, np.nan, 9])
     moved = add_noise(data, 0.1, 0)

@@ -13,7 +13,7 @@ from node_fit.data.dataset import Splits
 from node_fit.data.facts import Facts
 from node_fit.evaluation.diagnosis import FITS
 from node_fit.fitting.resolve import resolve
-from node_fit.model.make_model import made_of
+from node_fit.model.make_model import maker_class
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "data").glob("*.csv"))
@@ -24,7 +24,7 @@ def read(name: str) -> tuple[nf.Options, Splits]:
     register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         parts = build_parts(compose("config", [f"data={name}"]))
-    return parts.options, parts.load_and_tell()[0]
+    return parts.options, parts.load_with_notes()[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,7 +34,7 @@ def test_every_shipped_record_has_a_recipe(name):
     plan = resolve(options, facts).options
     assert plan.training.steps and plan.training.window != "auto"
     spans_decades = name == "robertson"
-    assert bool(facts.decades) == spans_decades == (made_of(plan.field) is nf.LogTimeMLP)
+    assert bool(facts.decades) == spans_decades == (maker_class(plan.field) is nf.LogTimeMLP)
     if not spans_decades:
         assert plan.solver.stepping == "held"
 

@@ -245,7 +245,7 @@ def test_a_restarted_part_begins_at_its_own_first_row():
 @SMALL
 @given(shapes=shapes, rows=st.integers(1, 10), stride=st.one_of(st.none(), st.integers(1, 10)), start=st.floats(0, 9))
 def test_windows_are_slices_that_cover_what_counts(shapes, rows, stride, start):
-    data = records(shapes).scored_after(start)
+    data = records(shapes).score_after(start)
     data.ys[:, ::3] = np.nan
     if not data.mask.any():
         with pytest.raises(ValueError, match="no window holds a measured value"):
@@ -272,7 +272,7 @@ def test_windows_begin_half_a_window_apart_and_the_last_ends_with_the_record():
     cuts = records([(11, 0.0), (3, 0.0), (4, 0.0)]).windows(4)
     assert cuts.trajectories == ("0[0:4]", "0[2:6]", "0[4:8]", "0[6:10]", "0[7:11]", "1[0:3]", "2[0:4]")
     assert records([(8, 0.0)]).windows(4, 4).trajectories == ("0[0:4]", "0[4:8]")
-    assert years().scored_after(1910.0).windows(5, 5).trajectories == ("0[10:15]", "0[15:20]", "0[16:21]")
+    assert years().score_after(1910.0).windows(5, 5).trajectories == ("0[10:15]", "0[15:20]", "0[16:21]")
     for rows, stride in ((0, None), (3, 0), (3, -1)):
         with pytest.raises(ValueError, match="must be at least 1"):
             years().windows(rows, stride)

@@ -442,7 +442,7 @@ def times_of(texts, name="t", **options):
 def test_dates_may_be_written_as_numbers(texts, steps, unit):
     data = times_of(texts)
     assert data.units == {"t": unit} and np.diff(data.ts[0]).tolist() == steps and data.ts[0, 0] == 0
-    assert str(texts[0]).removesuffix(".0") in data.dates.told("t", chosen=True)
+    assert str(texts[0]).removesuffix(".0") in data.dates.describe_unit("t", chosen=True)
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_files_with_dates_as_numbers_are_read_in_one_way(tmp_path):
 
 def test_a_run_says_that_numbers_are_dates_or_may_be(tmp_path):
     def told(text, **options):
-        return Table(str(write(tmp_path, "a.csv", text)), "t", ["x"], **options).load_and_tell()[1][0]
+        return Table(str(write(tmp_path, "a.csv", text)), "t", ["x"], **options).load_with_notes()[1][0]
 
     rows = "".join(f"{20240120 + day},1\n" for day in range(9))
     assert told(f"t,x\n{rows}20240201,1\n") == (

@@ -519,7 +519,7 @@ def test_a_formula_is_written_with_the_parentheses_that_it_needs(text, written):
     formula = lift(text, "x")
     point = [np.array([0.3, 1.7]), np.array([-0.8, 2.2])]
     (expected,) = read_tape([text], ["x", "v"])(point)
-    for shown in (formula.named([f"({value!r})" for value in formula.constants]), formula.shown(17)):
+    for shown in (formula.with_names([f"({value!r})" for value in formula.constants]), formula.with_numbers(17)):
         assert read_tape([shown], ["x", "v"])(point)[0] == pytest.approx(expected, rel=1e-12), shown
     if written != "-({0} + x)*v":
         assert formula.text == written
@@ -529,8 +529,8 @@ def test_a_part_takes_its_constants_with_it():
     formula = sum_of([Term("x", 1), Term("x/(2.5 + x)", 5), Term("1", 1)], [1.0, 2.0, 3.0])
     assert formula.text == "{0}*x + {1}*x/({2} + x) + {3}" and formula.constants == (1.0, 2.0, 2.5, 3.0)
     shorter = formula.without(1)
-    assert shorter.shown() == "1*x + 3" and shorter.size < formula.size
-    assert Formula((), (), (), 0).plus(Term("x", 1), 2.0).shown() == "2*x"
+    assert shorter.with_numbers() == "1*x + 3" and shorter.size < formula.size
+    assert Formula((), (), (), 0).plus(Term("x", 1), 2.0).with_numbers() == "2*x"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_mean_scores_one_on_what_it_was_fitted_to():
 
 
 def test_mean_looks_at_rows_that_count_only():
-    data = Dataset.from_arrays(np.arange(6.0), np.array([9.0, 9, 9, 1, np.nan, 3])[:, None]).scored_after(2.0)
+    data = Dataset.from_arrays(np.arange(6.0), np.array([9.0, 9, 9, 1, np.nan, 3])[:, None]).score_after(2.0)
     assert (mean(data, data) == 2).all()
 
 
@@ -53,9 +53,9 @@ def test_persistence_holds_the_first_value_where_all_rows_count():
 def test_persistence_forecasts_the_last_value_before_the_scored_rows():
     ys = np.array([[1, 10], [2, np.nan], [np.nan, np.nan], [4, 40], [5, 50]], dtype=float)[None]
     data = Dataset.from_arrays(np.arange(5.0), ys)
-    forecast = data.scored_after(2.0)
+    forecast = data.score_after(2.0)
     assert (persistence(data.until(2.0), forecast)[0, 3:] == [2, 10]).all()
-    changed = Dataset.from_arrays(np.arange(5.0), np.where(np.arange(5)[:, None] > 2, -1.0, ys[0])).scored_after(2.0)
+    changed = Dataset.from_arrays(np.arange(5.0), np.where(np.arange(5)[:, None] > 2, -1.0, ys[0])).score_after(2.0)
     assert (persistence(data.until(2.0), changed) == persistence(data.until(2.0), forecast)).all(), "it saw the future"
 
 
@@ -160,7 +160,7 @@ def test_growth_is_cut_without_a_warning():
 
 def test_baselines_are_the_three_scores():
     data = oscillations(0.1)
-    train, target = data.until(4.0), data.scored_after(4.0)
+    train, target = data.until(4.0), data.score_after(4.0)
     scores = baselines(train, target)
     assert list(scores) == ["mean", "persistence", "linear"]
     assert scores["linear"].nrmse < scores["persistence"].nrmse

@@ -116,5 +116,5 @@ def test_a_forecast_is_valid_until_its_error_exceeds_two_fifths_of_the_spread():
 @pytest.mark.slow
 def test_forecasts_begin_where_rows_count(record):
     """Of later rows of a record, the earlier ones are no forecast."""
-    exact = score_chaos(model_of(record), record, record.scored_after(float(record.ts[0, 1599])))
+    exact = score_chaos(model_of(record), record, record.score_after(float(record.ts[0, 1599])))
     assert exact.valid_time == pytest.approx(199 * 0.02)

@@ -410,7 +410,7 @@ def test_a_tail_is_judged_by_the_noise(times, kind):
     noise = 0.05 * rng.normal(size=60)
     truth = 2 * np.exp(-ts)
     data = series(truth + noise, ts, sigma=0.05)
-    train, test = data.until(4.0), data.scored_after(4.0)
+    train, test = data.until(4.0), data.score_after(4.0)
     assert score_predictions(test, truth[None, :, None]).r2 < 0.9
     assert held_out(train, truth[None, :40, None], test, data.ys - times * noise[None, :, None]).kind == kind
 
@@ -421,7 +421,7 @@ def test_a_small_error_of_a_tail_counts_in_the_spread_of_training(error, good):
     rng, ts = np.random.default_rng(0), np.linspace(0, 6, 60)
     truth = 2 * np.exp(-ts)
     data = series(truth + 0.005 * rng.normal(size=60), ts, sigma=0.005)
-    train, test = data.until(4.0), data.scored_after(4.0)
+    train, test = data.until(4.0), data.score_after(4.0)
     options = nf.Options(field=known())
     predicted = truth[None, :, None] + error
     found = held_out(train, truth[None, :40, None], test, predicted, options=options, penalised=False)
@@ -633,7 +633,7 @@ def test_a_plateau_held_out_is_judged_in_the_spread_of_all_data():
     rng, ts = np.random.default_rng(1), np.linspace(0, 12, 60)
     exact = 5 * np.exp(-1.2 * ts)
     data = series(exact + 0.02 * rng.normal(size=60), ts)
-    train, test = data.until(6.0), data.scored_after(6.0)
+    train, test = data.until(6.0), data.score_after(6.0)
     tested = exact[None, :, None]
     assert score_predictions(test, tested).nrmse > 0.9
     found = held_out(

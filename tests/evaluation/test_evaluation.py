@@ -53,7 +53,7 @@ def test_nrmse_and_r2_do_not_depend_on_units(data):
 
 
 def test_a_point_that_does_not_count_equals_a_dropped_point(data):
-    later = data.scored_after(0.5)
+    later = data.score_after(0.5)
     rows = data.ts[0] > 0.5
     predicted = filled(data, np.linspace(0, 1, 12)[:, None])
     predicted[:, ~rows] = np.nan  # Rows that do not count need no prediction.
@@ -140,7 +140,7 @@ def test_the_horizon_shows_where_errors_grow():
 
 
 def test_the_horizon_covers_the_rows_that_count_only():
-    data = Dataset.from_arrays(np.arange(11.0), np.sin(np.arange(11.0))[:, None]).scored_after(5.0)
+    data = Dataset.from_arrays(np.arange(11.0), np.sin(np.arange(11.0))[:, None]).score_after(5.0)
     horizon = error_over_horizon(data, np.zeros((1, 11, 1)), bins=20)
     assert (horizon.edges[0], horizon.edges[-1], horizon.points.sum()) == (6, 10, 5)
     assert np.isnan(horizon.nrmse[horizon.points == 0]).all()

@@ -19,7 +19,7 @@ from node_fit.fitting.problem import FitProblem
 from node_fit.fitting.resolve import MAX_FITTED_STARTS, resolve
 from node_fit.model.initial_state.rule import First
 from node_fit.model.initial_state.trained import Fitted
-from node_fit.model.make_model import is_equations_alone, made_of, make_model
+from node_fit.model.make_model import is_equations_alone, make_model, maker_class
 from node_fit.optimizers.levenberg_marquardt import LevenbergMarquardt
 from node_fit.options.recipes import DIRECT_RECIPE
 from node_fit.training.programs import Found
@@ -85,15 +85,15 @@ def test_a_start_measured_late_is_not_the_first_value():
 def test_equations_alone_are_fitted_whole_from_fitted_starts_by_least_squares():
     facts = Facts(trajectories=6, rows=3000, longest=500, values=3000, driven=True, inputs="hold", validated=True)
     options = resolve(nf.Options(field=DECAY), facts).options
-    assert options.start.keywords == {"given": None} and made_of(options.start) is Fitted
+    assert options.start.keywords == {"given": None} and maker_class(options.start) is Fitted
     assert options.training.window is None and options.recipe == DIRECT_RECIPE
     assert isinstance(options.optimizer, LevenbergMarquardt)
     assert not resolve(nf.Options(field=DECAY), facts).identify
     # What was asked for stays, and so does the default of networks.
     asked = resolve(nf.Options(field=DECAY, start="first", optimizer="adam"), facts).options
-    assert made_of(asked.start) is First and type(asked.optimizer).__name__ == "Adam"
+    assert maker_class(asked.start) is First and type(asked.optimizer).__name__ == "Adam"
     many = Facts(trajectories=MAX_FITTED_STARTS + 1, rows=9000, longest=20, values=9000)
-    assert made_of(resolve(nf.Options(field=DECAY), many).options.start) is First
+    assert maker_class(resolve(nf.Options(field=DECAY), many).options.start) is First
     hybrid = functools.partial(nf.Hybrid, equations={"y": "-k*y"}, constants={"k": 1.0})
     assert not is_equations_alone(hybrid) and is_equations_alone(nf.Known) and not is_equations_alone(nf.MLP)
     assert resolve(nf.Options(field=hybrid), facts).options.training.window is not None
@@ -151,7 +151,7 @@ def test_residuals_of_a_robust_loss_are_those_whose_squares_it_sums():
 def test_only_equations_alone_are_not_picked_by_validation_data():
     rows, known = decay(), make_model(decay(), field=DECAY, key=jax.random.key(0))
     for model, picking in ((known, None), (Mock(field=object()), rows)):
-        assert FitProblem.picking.fget(SimpleNamespace(model=model, validation=rows)) is picking
+        assert FitProblem.selection_data.fget(SimpleNamespace(model=model, validation=rows)) is picking
 
 
 def test_rows_that_a_fitted_start_was_trained_on_count():

@@ -13,7 +13,7 @@ from helpers.problems import rotation
 import node_fit as nf
 from node_fit.data.facts import Facts
 from node_fit.fitting.resolve import RIDGES, SHORT_RIDGE, Identified, resolve
-from node_fit.model.make_model import made_of
+from node_fit.model.make_model import maker_class
 
 ROOT = Path(__file__).parents[2]
 FREE = Facts(trajectories=3, rows=600, longest=200, values=1200)
@@ -73,7 +73,7 @@ def resolved(facts, found=FOUND, **options):
 )
 def test_options_follow_from_facts(facts, options, expected):
     found = resolved(facts, **options).options
-    actual = {"hidden": found.hidden, "start": made_of(found.start), "restarts": found.restarts}
+    actual = {"hidden": found.hidden, "start": maker_class(found.start), "restarts": found.restarts}
     actual |= {"window": found.training.window, "steps": found.training.steps}
     assert {key: actual[key] for key in expected} == expected
 

@@ -65,14 +65,14 @@ def test_steps_to_the_best_iterate_are_counted_from_the_state(step, stale, steps
 )
 def test_an_earlier_iterate_is_kept_unless_few_validation_data_flatter_it(best, last, kept, monkeypatch):
     models = {"best": Mock(spec=NeuralODE), "last": Mock(spec=NeuralODE)}
-    problem = Mock(spec=FitProblem, picking=object())
+    problem = Mock(spec=FitProblem, selection_data=object())
     problem.errors = lambda model: best if model is models["best"] else last
     loop = Mock(spec=Loop)
     loop.fitted = lambda state, member, iterate=None: models["best" if iterate is None else "last"]
     state = Mock(spec=RunState, members=[state_of(1.0, 1.0)])
     monkeypatch.setattr(selection, "is_earlier", lambda *_: True)
     assert select_iterate(problem, loop, state, 0) is models[kept]
-    assert select_iterate(Mock(spec=FitProblem, picking=None), loop, state, 0) is models["best"]
+    assert select_iterate(Mock(spec=FitProblem, selection_data=None), loop, state, 0) is models["best"]
     endless = Mock(spec=RunState, members=[state_of(1.0, np.inf)])
     assert select_iterate(problem, loop, endless, 0) is models["best"]
     monkeypatch.setattr(selection, "is_earlier", lambda *_: False)

@@ -31,7 +31,7 @@ class LinearStage(LinearisedStage):
     def __init__(self, x, at):
         self.x, self.at = x, at
 
-    def refined_at(self, points):
+    def refine_at(self, points):
         return self
 
 

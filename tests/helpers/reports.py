@@ -42,7 +42,7 @@ def by_trajectory(data: nf.Dataset) -> dict[str, nf.Dataset]:
 
 
 def by_time(data: nf.Dataset) -> dict[str, nf.Dataset]:
-    return {"train": data.until(3.0), "test": data.scored_after(3.0)}
+    return {"train": data.until(3.0), "test": data.score_after(3.0)}
 
 
 def write_run(

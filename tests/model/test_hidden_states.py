@@ -57,8 +57,8 @@ def test_a_start_that_is_fitted_uses_what_is_given_and_nothing_else():
     other = waves([0.5, 4.2])
     other.ys[:, 10:] = 99.0  # Beyond the given rows.
     np.testing.assert_allclose(model.predict(other), model.predict(TEST), rtol=1e-12)
-    late = TEST.scored_after(TEST.ts[0, 19])
-    changed = waves([0.5, 4.2]).scored_after(TEST.ts[0, 19])
+    late = TEST.score_after(TEST.ts[0, 19])
+    changed = waves([0.5, 4.2]).score_after(TEST.ts[0, 19])
     changed.ys[:, 20:] = 99.0  # The scored rows.
     np.testing.assert_allclose(model.predict(changed), model.predict(late), rtol=1e-12)
     changed.ys[:, 15] = 99.0  # An earlier row, which is given.

@@ -58,7 +58,7 @@ def test_a_likelihood_of_counts_sees_increases_and_no_first_count():
     data = nf.Dataset.from_arrays(TIMES, [[[-0.5], *np.round(weekly().ys[0, 1:])]], states=["cases"])
     model = model_of(data, loss=nf.Poisson())
     with scope("x64"):
-        batch = model.batch(model.scaler.marked(data))
+        batch = model.batch(model.scaler.mark_angles(data))
         states = model.solver.solve(model.problem(batch, model.first_states(batch)), joint=batch.joint).ys
         seen = model.predictors(states, batch, counts=True)
     assert not batch.mask[0, 0, 0] and batch.mask[0, 1:].all()

@@ -61,7 +61,7 @@ def test_the_best_of_many_optima_is_kept():
 def test_training_data_decide_between_equations_from_several_starts():
     """Validation data only judge them."""
     data = oscillation()
-    fit = fit_to(data.until(3.5), validation=data.scored_after(3.5), restarts=8, **OPTIONS)
+    fit = fit_to(data.until(3.5), validation=data.score_after(3.5), restarts=8, **OPTIONS)
     last = {record.member: record for record in fit.history}
     assert len(last) == 8 and all(record.validation_loss is None for record in fit.history)
     # Steps that are refined change losses a little.

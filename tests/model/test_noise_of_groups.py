@@ -35,7 +35,7 @@ def test_a_formula_of_the_noise_reads_local_constants(by):
             key=jax.random.key(0),
         )
         model = eqx.tree_at(lambda model: model.field.constants.raw, model, np.array(RATES))
-        batch = model.batch(model.scaler.marked(data))
+        batch = model.batch(model.scaler.mark_angles(data))
         predictors = model.predictors(jnp.zeros(ys.shape), batch, counts=False)
         expected = model.constants()["s0"] * 2.0 * np.reshape(RATES, (2, 1, 1)) * np.ones(ys.shape)
         sigma = np.exp(np.asarray(predictors.log_scale)) * np.asarray(model.scaler.state_scale)

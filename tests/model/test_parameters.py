@@ -11,7 +11,7 @@ from helpers.problems import fit_to
 
 import node_fit as nf
 from node_fit.data.scaling import Scaler
-from node_fit.model.parameters import count_parameters, name, parameter_nodes, partition, within
+from node_fit.model.parameters import count_parameters, is_within, name, parameter_nodes, partition
 from node_fit.runtime.placement import carry
 
 
@@ -109,8 +109,8 @@ def test_the_scales_of_a_field_are_no_parameters():
     assert any(path.startswith("field.") for path in inside), "the field holds no scaler, so the test is void"
     divided = partition(whole)
     assert count_parameters(divided.params) == 1
-    scales = {leaf for leaf in names(divided.frozen) if any(within(leaf, path) for path in inside)}
-    assert scales and not any(within(leaf, path) for leaf in names(divided.params) for path in inside)
+    scales = {leaf for leaf in names(divided.frozen) if any(is_within(leaf, path) for path in inside)}
+    assert scales and not any(is_within(leaf, path) for leaf in names(divided.params) for path in inside)
 
 
 def test_the_scales_stay_as_they_are_in_a_fit():

@@ -13,7 +13,7 @@ from helpers.problems import SMALL
 import node_fit as nf
 from node_fit.app.background import Rehearsal
 from node_fit.data.batch import count_in_slice
-from node_fit.evaluation.simulation import DENSE, compile_simulation, simulate_splits, together
+from node_fit.evaluation.simulation import DENSE, compile_simulation, concatenate_splits, simulate_splits
 from node_fit.model.ensemble import Ensemble
 from node_fit.runtime.compilation import BACKEND_COMPILE, Compilations, count_calls
 from node_fit.runtime.placement import carry
@@ -33,7 +33,7 @@ def splits() -> dict[str, nf.Dataset]:
     return {
         "train": whole.select([0]),
         "validation": whole.select([1]),
-        "test": whole.select([2, 0]).scored_after(11.0),
+        "test": whole.select([2, 0]).score_after(11.0),
     }
 
 
@@ -49,7 +49,7 @@ def simulated(model, splits):
 
 
 def test_at_the_rows_it_is_the_prediction_of_each_split(model, splits, simulated):
-    alone = model.predict(together(splits))
+    alone = model.predict(concatenate_splits(splits))
     begin = 0
     for name, part in splits.items():
         count, rows = part.ts.shape
@@ -174,7 +174,7 @@ def test_dense_curves_span_each_trajectory_and_pass_through_its_rows(splits, sim
 
 
 def test_all_trajectories_are_put_one_after_another(splits):
-    whole = together(splits)
+    whole = concatenate_splits(splits)
     assert whole.trajectories == ("train/a", "validation/b", "test/c", "test/a")
     assert whole.lengths.tolist() == [12, 7, 9, 12]
 

@@ -40,7 +40,7 @@ def test_a_constant_is_a_start_that_all_share_and_the_first_row_counts():
     start = functools.partial(nf.Stated, values={"x": "x0"}, constants={"x0": 1.0})
     fit = nf.fit(data, field=DECAY, start=start, options=nf.Options(precision="x64"))
     assert fit.model.constants()["x0"] == pytest.approx(1.2, abs=0.05)
-    assert fit.scored(data).mask[:, 0].all()
+    assert fit.mask_start_rows(data).mask[:, 0].all()
 
 
 def test_other_states_start_at_their_first_measurement():

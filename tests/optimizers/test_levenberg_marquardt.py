@@ -47,7 +47,7 @@ def test_the_jacobian_against_finite_differences(kind):
     with scope("x64"):
         loss, params = loss_of(KINDS[kind])
         x, _ = ravel_pytree(params)
-        at = jax.jit(loss.linearised)(x)
+        at = jax.jit(loss.linearise)(x)
         residuals = jax.jit(lambda x: loss.residuals(x)[0])
         np.testing.assert_allclose(at.residuals, residuals(x), rtol=1e-9, atol=1e-12)
         rng = np.random.default_rng(0)
@@ -64,7 +64,7 @@ def test_the_sum_of_squares_is_the_loss(kind):
     with scope("x64"):
         loss, params = loss_of(KINDS[kind])
         x, _ = ravel_pytree(params)
-        at = jax.jit(loss.linearised)(x)
+        at = jax.jit(loss.linearise)(x)
         value, gradient = jax.jit(jax.value_and_grad(lambda p: loss(p).value))(params)
         np.testing.assert_allclose(at.residuals @ at.residuals + x @ (at.prior * x), value, rtol=1e-12)
         slope = at.jacobian.T @ at.residuals + at.prior * x
@@ -109,7 +109,7 @@ def test_without_a_matrix_the_step_is_nearly_the_same():
 
         @jax.jit
         def steps(x):
-            linears = dense(loss.linearised(x), x), matrix_free(loss, x)
+            linears = dense(loss.linearise(x), x), matrix_free(loss, x)
             return [linear.solve(jnp.asarray(0.01), linear.slope) for linear in linears]
 
         full, free = steps(x)
@@ -191,10 +191,10 @@ class Squares:
     def residuals(self, x):
         return self.function(x), jnp.int32(0)
 
-    def linearised(self, x):
+    def linearise(self, x):
         return Linearised(self.function(x), jnp.int32(0), jax.jacfwd(self.function)(x), jnp.zeros_like(x))
 
-    def pushed(self, x, direction):
+    def push_tangent(self, x, direction):
         return jax.jvp(self.function, (x,), (direction,))[1]
 
     def prior(self, x):

@@ -88,7 +88,7 @@ def test_later_conditions_switch_a_constant_from_what_earlier_ones_made_it():
         Condition(time, {"k": parse_formula(value, "k")}) for time, value in ((0.0, "9"), (1.0, "2"), (3.0, "4"))
     )
     model = experiment_of(SimpleNamespace(experiments={"e": periods}), first={"k": 0.5}, moving=())
-    values = [float(evaluate(model.switched["k"], {TIME: time})) for time in (0.5, 2.0, 3.5)]
+    values = [float(evaluate(model.switched_constants["k"], {TIME: time})) for time in (0.5, 2.0, 3.5)]
     assert values == [0.5, 2.0, 4.0]
 
 

@@ -35,7 +35,7 @@ from node_fit.training.callback import Callbacks, Record, RunState
 
 
 def split_by_time(data: Dataset) -> Curves:
-    splits = {"train": data.until(3.0), "validation": data.until(4.5).scored_after(3.0), "test": data.scored_after(4.5)}
+    splits = {"train": data.until(3.0), "validation": data.until(4.5).score_after(3.0), "test": data.score_after(4.5)}
     return Curves(splits, {role: curve(part) for role, part in splits.items()})
 
 
@@ -44,7 +44,7 @@ def test_a_forecast_continues_its_trajectory():
     assert [segment.role for segment in record.segments] == ["train", "validation", "test"]
     assert record.forecast == 3
     assert record.curve.ts[-1] == 6
-    assert record.held
+    assert record.is_held_out
     counted = [segment.ts[np.isfinite(segment.ys[:, 0])] for segment in record.segments]
     assert np.concatenate(counted) == pytest.approx(TIMES), "each row belongs to exactly one role"
 
@@ -52,7 +52,7 @@ def test_a_forecast_continues_its_trajectory():
 def test_a_held_out_trajectory_of_the_same_name_is_another_one():
     data = waves(1)
     curves = Curves({"train": data, "test": data}, {"train": curve(data), "test": curve(data)})
-    assert [record.held for record in collect(curves)] == [False, True]
+    assert [record.is_held_out for record in collect(curves)] == [False, True]
 
 
 def test_best_median_and_worst_are_chosen_of_each_kind():
@@ -156,10 +156,10 @@ def test_missing_values_and_ragged_trajectories_are_drawn(tmp_path):
 def test_timestamps_are_counted_from_an_instant_on_the_axis():
     days = pd.date_range("2024-03-01", periods=4)
     record = pd.DataFrame({"date": days, "x": np.arange(4.0)})
-    assert from_frame(record, time="date", states=["x"]).labelled("date") == "date [d since 2024-03-01]"
+    assert from_frame(record, time="date", states=["x"]).label("date") == "date [d since 2024-03-01]"
     two = from_frame(pd.concat([record.assign(id=name) for name in "AB"]), time="date", states=["x"], trajectory="id")
     apart = two.dates._replace(zero=two.dates.zero + np.array([0, 1], "timedelta64[D]"))
-    assert replace(two, dates=apart).labelled("date") == "date [d]"
+    assert replace(two, dates=apart).label("date") == "date [d]"
 
 
 def test_names_are_not_read_as_mathematics(tmp_path):

@@ -76,4 +76,4 @@ def decays() -> Decays:
     random = {"k": {"kind": "lognormal", "variance": VARIANCE}}
     population = build_population(data, random, settings, options)
     x = np.array([np.log(RATE), 0.5 * np.log(VARIANCE), np.log(NOISE)])
-    return Decays(ts, ys, data, population.settled(x, population.still), x)
+    return Decays(ts, ys, data, population.refine_steps(x, population.still), x)

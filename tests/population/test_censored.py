@@ -42,7 +42,7 @@ def make_population(data, kind="additive", method="focei"):
     settings = node_fit.MixedEffects(method=method, noise={"y": {kind: SIZE}})
     random = {"k": {"kind": "lognormal", "variance": VARIANCE}}
     population = build_population(data, random, settings, options)
-    return population.settled(parameters(), population.still)
+    return population.refine_steps(parameters(), population.still)
 
 
 def parameters():

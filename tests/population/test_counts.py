@@ -47,7 +47,7 @@ def make_population(data, kind, method="focei"):
     population = build_population(
         data, random_rate(), node_fit.MixedEffects(method=method, noise=noise), fitted_options()
     )
-    return population.settled(parameters(kind), population.still)
+    return population.refine_steps(parameters(kind), population.still)
 
 
 def parameters(kind):
@@ -79,7 +79,7 @@ def test_quadrature_is_the_integral_and_the_expansion_is_near_it(kind):
     data, x = draw_counts(kind), parameters(kind)
     population = make_population(data, kind)
     z = population.find_modes(x)
-    population = population.settled(x, z)
+    population = population.refine_steps(x, z)
     exact = exact_objective(data, x, kind)
     assert population.quadrature(x, z, 25) == pytest.approx(exact, abs=1e-5)
     assert population.objective(x, z, "laplace")[0] == pytest.approx(exact, abs=0.1)

@@ -71,7 +71,7 @@ def problem():
     structure, rng = population.structure, np.random.default_rng(1)
     x = np.concatenate([population.subjects.first(), [-0.8], [-1.0, -2.0]])
     x[list(structure.weights)] = 0.7 * rng.standard_normal(len(structure.weights))
-    return population.settled(x, population.still), x
+    return population.refine_steps(x, population.still), x
 
 
 def test_weights_are_coordinates_without_effects(problem):

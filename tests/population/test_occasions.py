@@ -82,7 +82,7 @@ def test_objective_is_that_of_the_normal_distribution(method):
     data = make_lines()
     population = make_population(data, method=method)
     assert population.subjects.names == ("a", "b", "c") and population.subjects.records == ((0, 2, 4), (1, 5), (3,))
-    population = population.settled(X, population.still)
+    population = population.refine_steps(X, population.still)
     z = population.still if method == "fo" else population.find_modes(X)
     assert z.shape == (3, 1 + 3)
     value, gradient = population.objective(X, z, method)
@@ -175,12 +175,12 @@ def test_occasions_that_the_data_do_not_tell_are_named():
     fit = SimpleNamespace(
         occasion_variances=variances,
         evaluated=False,
-        untold=[],
+        unidentified=[],
         at_ends={},
         condition_number=1.0,
-        untold_occasions=["k"],
+        unidentified_occasions=["k"],
     )
-    assert PopulationFit.untold_occasions.fget(fit) == ["k"]
+    assert PopulationFit.unidentified_occasions.fget(fit) == ["k"]
     (sentence,) = describe_effects(fit)
     assert "k differs between occasions (variance 1e-07); leave it out of population.occasions" in sentence
 

@@ -50,7 +50,7 @@ class Saddle:
     still, subjects = np.zeros((2, 1)), SimpleNamespace(counts=np.ones(1))
     structure, watch = SimpleNamespace(weights=()), staticmethod(watch_nothing)
 
-    def settled(self, x, z):
+    def refine_steps(self, x, z):
         return self
 
     def objective_by_subject(self, x, z, method, expansion=None):

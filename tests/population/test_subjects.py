@@ -37,7 +37,7 @@ def subjects():
     field = functools.partial(node_fit.Known, equations=equations, constants={"ka": 1.5, "ke": 0.3, "v": 20.0})
     options = node_fit.Options(field=field, solver=node_fit.Solver(rtol=1e-9), precision="x64")
     made = build_population(data, ["ka", "v"], node_fit.MixedEffects(), options).subjects
-    return made.settled(np.tile(made.first(), (2, 1, 1)))
+    return made.refine_steps(np.tile(made.first(), (2, 1, 1)))
 
 
 def test_predictions_are_the_closed_form(subjects):
@@ -106,7 +106,7 @@ def test_each_interval_has_the_steps_that_it_needs(subjects):
     counts, even = subjects.counts, replace(subjects, steps=subjects.most_steps)
     assert counts[np.diff(TIMES).argmax()] > counts[0]
     np.testing.assert_allclose(subjects.expand(phi).f, even.expand(phi).f, rtol=1e-7, atol=1e-9)
-    assert np.array_equal(subjects.settled(phi).counts, counts)
+    assert np.array_equal(subjects.refine_steps(phi).counts, counts)
 
 
 def test_traced_number_of_steps_gives_the_same_march():

@@ -146,7 +146,7 @@ def test_timestamps_are_times_since_the_first_on_the_page(zone, tmp_path):
 def test_a_forecast_joins_the_trajectory_that_it_continues(tmp_path):
     predictions = read_predictions(write_run(tmp_path / "time", by_time(spirals(2))) / "predictions.csv")
     assert predictions is not None
-    assert [(record.name, list(record.errors), record.held) for record in trajectories_of(predictions)] == [
+    assert [(record.name, list(record.errors), record.is_held_out) for record in trajectories_of(predictions)] == [
         ("0", ["train", "test"], True),
         ("1", ["train", "test"], True),
     ]

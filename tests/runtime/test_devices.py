@@ -97,7 +97,7 @@ def test_gradients_of_all_devices_are_added_once():
         gradient = eqx.filter_jit(eqx.filter_grad(lambda *arguments: loss(*arguments, between_rows)))
         alone = gradient(field, jnp.asarray(ts), jnp.ones((16, 2)))
         spread = place.replicate(field), place.shard(ts), place.shard(np.ones((16, 2)))
-        with place.traced():
+        with place.trace_programs():
             program = gradient.lower(*spread).compile()
         for one, eight in zip(jax.tree.leaves(alone), jax.tree.leaves(program(*spread)), strict=True):
             np.testing.assert_allclose(one, eight, rtol=1e-4)

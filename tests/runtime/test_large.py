@@ -151,7 +151,7 @@ def test_cut_pieces_are_what_was_there():
     ys = [np.arange(10.0).reshape(5, 2), np.full((3, 2), np.nan)]
     ys[1][1] = 7.0
     us = [np.arange(5.0)[:, None], np.arange(3.0)[:, None]]
-    data = nf.Dataset.from_arrays(ts, ys, us).scored_after(0.5)
+    data = nf.Dataset.from_arrays(ts, ys, us).score_after(0.5)
     windows = data.windows(3, 2)
     assert windows.trajectories == ("0[0:3]", "0[2:5]", "1[0:3]")
     np.testing.assert_array_equal(windows.ts, [[0, 1, 2], [2, 3, 4], [10, 11, 12]])

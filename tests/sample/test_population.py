@@ -39,7 +39,7 @@ def options() -> node_fit.Options:
 def test_the_joint_density_is_normal_and_has_its_gradient(lines):
     population = build_population(lines, {"s0": "normal"}, node_fit.MixedEffects(), options())
     z = np.random.default_rng(0).standard_normal((SUBJECTS, 1))
-    population = population.settled(X, z)
+    population = population.refine_steps(X, z)
 
     def exact(x, z):
         slopes = x[0] + np.exp(x[1]) * z
@@ -95,11 +95,11 @@ def test_draws_of_a_population_have_the_quantiles_of_quadrature(lines):
 
 def test_a_variance_of_zero_has_no_posterior(lines):
     structure = build_population(lines, {"s0": "normal"}, node_fit.MixedEffects(), options()).structure
-    fit = Mock(spec=PopulationFit, structure=structure, effects=("s0",), told=np.array([True, False, True]))
-    fit.optimum, fit.untold_occasions = SimpleNamespace(x=X), []
+    fit = Mock(spec=PopulationFit, structure=structure, effects=("s0",), is_identified=np.array([True, False, True]))
+    fit.optimum, fit.unidentified_occasions = SimpleNamespace(x=X), []
     with pytest.raises(Unsure, match="the variance of s0 has gone to zero"):
         density_of_population(fit, None)
-    fit.told, fit.untold_occasions = np.array([True, True, True]), ["s0"]
+    fit.is_identified, fit.unidentified_occasions = np.array([True, True, True]), ["s0"]
     with pytest.raises(Unsure, match=r"leave it out of population\.occasions"):
         density_of_population(fit, None)
 

@@ -22,7 +22,7 @@ class Falling:
     def sizes(self, t, y, u):
         return jnp.abs(self.levels(t, y, u))
 
-    def jumped(self, t, y, u):
+    def apply_triggers(self, t, y, u):
         return jnp.stack([y.at[0].set(1.0).at[1].add(1.0), y.at[1].multiply(10.0)])
 
 

@@ -138,7 +138,7 @@ def test_rows_that_a_start_is_read_from_do_not_count():
     scored = score_rows(model.start, data)
     assert model.start.before and model.start.rows == 10
     assert not scored.mask[:, :10].any() and scored.mask[:, 10:].all()
-    later = data.scored_after(99.0)
+    later = data.score_after(99.0)
     assert (score_rows(model.start, later).mask == later.mask).all()
     first = nf.make_model(data, key=jax.random.key(0))
     assert score_rows(first.start, data).mask.sum() == data.mask.sum() - 1

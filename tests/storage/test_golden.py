@@ -83,7 +83,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder, run):
 def test_a_start_that_was_given_for_states_that_are_absent_is_still_theirs(rule):
     """Version 6 of the files gave it to measured states alone; a hidden one was trained."""
     model = nf.load(GOLDEN / "starts" / f"{rule}.safetensors")
-    assert (model.latent, model.start.guess.told) == (("x", "y", "h"), (True, True, False))
+    assert (model.latent, model.start.guess.is_stated) == (("x", "y", "h"), (True, True, False))
     ts = np.linspace(0, 3, 12)
     angle = ts[None] + np.arange(3)[:, None]
     ys = np.stack([np.cos(angle), np.sin(angle)], axis=-1)

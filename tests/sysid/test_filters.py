@@ -36,7 +36,7 @@ def rectified(rows: int = ROWS) -> nf.Dataset:
 def test_states_are_those_of_the_linear_system(seed):
     """The recursion of each filter, and the steps of the system that all of them are."""
     rng = np.random.default_rng(seed)
-    filters = Filters.drawn(rng, 4, 2, 50.0)
+    filters = Filters.draw(rng, 4, 2, 50.0)
     us = rng.normal(size=(1, 60, 2))
     sizes = rng.uniform(0.5, 2, 4)
     system = filters.system(sizes, np.zeros((4, 1)), np.zeros(4))
@@ -83,10 +83,10 @@ def test_a_rectified_record_is_fitted():
 
 def test_a_start_is_some_rows_before_the_first_that_counts():
     data = rectified(100)
-    held = data.scored_after(59.0)
+    held = data.score_after(59.0)
     assert start_rows(held, 10).tolist() == [59, 59]
     assert start_rows(held, 10, 20).tolist() == [39, 39]
-    assert start_rows(data.scored_after(15.0), 10, 20).tolist() == [9, 9]  # the rows that it is read from come first
+    assert start_rows(data.score_after(15.0), 10, 20).tolist() == [9, 9]  # the rows that it is read from come first
     assert start_rows(data, 10, 20).tolist() == [9, 9]
     batch = Batch.from_dataset(held, Scaler.from_dataset(data), 10, 20)
     assert not batch.mask[:, :21].any() and batch.mask[:, 21].all()

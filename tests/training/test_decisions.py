@@ -113,5 +113,5 @@ def test_held_steps_whose_errors_stay_large_are_refined_again(monkeypatch):
 
     monkeypatch.setattr(StagePrograms, "refine", refine)
     held = replace(STATE, grid=np.zeros((1, 4), np.float32))
-    (state,) = StagePrograms.refined(object.__new__(StagePrograms), [held])
+    (state,) = StagePrograms.with_refined_steps(object.__new__(StagePrograms), [held])
     assert (state.grid == 3).all() and state.error_limit == 100

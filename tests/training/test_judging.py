@@ -191,7 +191,7 @@ def test_a_restart_goes_on_in_the_schedule(name):
     moved, sizes = params, []
     for index in range(31):
         if index == 30:
-            state, moved = optimizer.restarted(params, state, 40), params
+            state, moved = optimizer.restart(params, state, 40), params
         step = optimizer.step(loss, moved, state, 40)
         sizes.append(float(jnp.abs(step.params["x"] - moved["x"]).max()))
         moved, state = step.params, step.state

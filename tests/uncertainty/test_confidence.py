@@ -15,7 +15,7 @@ from helpers.problems import fit_to
 
 import node_fit as nf
 from node_fit.model.fields.known import Constants
-from node_fit.uncertainty.confidence import ConfidenceInterval, shown_with_interval
+from node_fit.uncertainty.confidence import ConfidenceInterval, format_with_interval
 
 pytestmark = pytest.mark.slow
 
@@ -213,7 +213,7 @@ def test_what_has_no_confidence_says_why():
 )
 def test_an_interval_is_printed_with_as_many_digits_as_it_has(interval, text):
     found = ConfidenceInterval(*interval)
-    assert shown_with_interval("k1", found) == text
+    assert format_with_interval("k1", found) == text
     assert ConfidenceInterval.of(found.as_dict()) == found
 
 

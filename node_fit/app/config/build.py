@@ -23,9 +23,9 @@ from ...data.dataset import Split, Splits
 from ...data.table_source import Table
 from ...data.tables.reading import ESTIMATE
 from ...likelihood.losses import AbstractLikelihood
-from ...model.fields.equations import EquationError, Equations, placed, read_equation_lines
+from ...model.fields.equations import EquationError, Equations, locate_error, read_equation_lines
 from ...model.fields.known import Known
-from ...model.make_model import is_equations_alone, says
+from ...model.make_model import is_equations_alone, trait_of
 from ...options.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
 from ...runtime.serialization import is_json, is_list, parse_number
@@ -39,7 +39,7 @@ from ...runtime.validation import (
     members,
 )
 from ...solver.solver import Solver
-from ...training.callback import LOGGERS, needed
+from ...training.callback import LOGGERS, import_extra
 from .composition import (
     ALLOWED,
     ConfigError,
@@ -281,11 +281,11 @@ class Parts(NamedTuple):
     data: Table
     options: Options
 
-    def load_and_tell(self) -> tuple[Splits, list[str]]:
-        """As `Table.load_and_tell`; for equations alone, all rows are fitted unless the split is set."""
-        if not is_equations_alone(self.options.field) or says(self.options.field, "is_sought", False):
-            return self.data.load_and_tell()
-        splits, notes = replace(self.data, split=self.data.split.with_shares(0.0)).load_and_tell()
+    def load_with_notes(self) -> tuple[Splits, list[str]]:
+        """As `Table.load_with_notes`; for equations alone, all rows are fitted unless the split is set."""
+        if not is_equations_alone(self.options.field) or trait_of(self.options.field, "is_sought", False):
+            return self.data.load_with_notes()
+        splits, notes = replace(self.data, split=self.data.split.with_shares(0.0)).load_with_notes()
         return splits, notes + notes_of_equations(self.data, splits, self.options)
 
 
@@ -408,7 +408,7 @@ def check_equations(config: DictConfig, texts: Mapping[Any, object] | None = Non
         try:
             equations.check(available)
         except EquationError as error:
-            raise placed(error, texts) from None
+            raise locate_error(error, texts) from None
 
 
 def as_list(names: object) -> list[object]:
@@ -574,7 +574,7 @@ def check_loggers(names: object) -> None:
             raise ConfigError(
                 f"logger must be a list of {', '.join(LOGGERS)}, got {name!r}; {nearest_name(name, LOGGERS)}"
             )
-        needed(LOGGERS[name].package, LOGGERS[name].extra)
+        import_extra(LOGGERS[name].package, LOGGERS[name].extra)
 
 
 def names_of_loggers(given: object) -> list[Any]:

@@ -59,7 +59,7 @@ def locate(path: object, key: str, allowed: Sequence[str]) -> Callable[..., obje
         prefixes = ", ".join(f"{name}." for name in allowed)
         raise ConfigError(f"{key} must start with {prefixes} or a package named in extensions=[...], got {path!r}")
     if package not in ALLOWED:
-        return defined_in(package, path, key)
+        return find_definition(package, path, key)
     module, _, name = path.rpartition(".")
     if module in MODULES and (constructor := find_constructor(module, name)) is not None:
         return constructor
@@ -105,7 +105,7 @@ def is_in(module: str | None, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.")
 
 
-def defined_in(package: str, path: str, key: str) -> Callable[..., object]:
+def find_definition(package: str, path: str, key: str) -> Callable[..., object]:
     """Looks up a class or function that a user's package defines under a public name."""
     make_importable()
     target = import_target(package, key)
@@ -210,7 +210,7 @@ def one_line(text: str) -> str:
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-def shipped(folder: str, holds: str) -> Path:
+def find_shipped(folder: str, holds: str) -> Path:
     """Finds a shipped folder: inside the package in an installed wheel, next to it in a checkout."""
     for parent in (PACKAGE / "shipped", PACKAGE.parent):
         if (parent / folder / holds).is_file():
@@ -221,14 +221,14 @@ def shipped(folder: str, holds: str) -> Path:
 @functools.cache
 def shipped_config() -> DictConfig:
     """Loads the shipped `config.yaml` as written, without its groups and Hydra's node."""
-    config = OmegaConf.load(shipped("conf", "config.yaml") / "config.yaml")
+    config = OmegaConf.load(find_shipped("conf", "config.yaml") / "config.yaml")
     assert isinstance(config, DictConfig)
     return OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("defaults", "hydra")])
 
 
 def shipped_option(group: str) -> DictConfig | None:
     """Loads the option of a group that `config.yaml` selects, as written; None if it selects none."""
-    folder = shipped("conf", "config.yaml")
+    folder = find_shipped("conf", "config.yaml")
     for default in OmegaConf.load(folder / "config.yaml").defaults:
         if OmegaConf.is_dict(default) and default.get(group):
             option = OmegaConf.load(folder / group / f"{default[group]}.yaml")
@@ -240,7 +240,7 @@ def shipped_option(group: str) -> DictConfig | None:
 @functools.cache
 def shipped_groups() -> tuple[str, ...]:
     """Returns the groups from which `config.yaml` selects options."""
-    defaults = OmegaConf.load(shipped("conf", "config.yaml") / "config.yaml").defaults
+    defaults = OmegaConf.load(find_shipped("conf", "config.yaml") / "config.yaml").defaults
     named = [str(name) for default in defaults if OmegaConf.is_dict(default) for name in default]
     return tuple(name for name in named if name.isidentifier())
 
@@ -249,7 +249,9 @@ def options_with(key: str) -> list[str]:
     """Returns the options of a group that have a key, such as `optimizer=adam` for `optimizer.clip`."""
     group, _, name = key.partition(".")
     options: list[str] = []
-    for path in sorted((shipped("conf", "config.yaml") / group).glob("*.yaml")) if group in shipped_groups() else ():
+    for path in (
+        sorted((find_shipped("conf", "config.yaml") / group).glob("*.yaml")) if group in shipped_groups() else ()
+    ):
         if name in OmegaConf.load(path) and name.isidentifier():
             options.append(f"{group}={path.stem}")
     return options
@@ -258,7 +260,7 @@ def options_with(key: str) -> list[str]:
 @functools.cache
 def known_keys() -> dict[str, frozenset[str]]:
     """Returns the keys that the commands read: top-level keys, under `""`, and keys of groups without a constructor."""
-    conf = shipped("conf", "config.yaml")
+    conf = find_shipped("conf", "config.yaml")
     groups = {
         path.name for path in conf.iterdir() if path.is_dir() and path.name not in ("experiment", "hydra", "tune")
     }

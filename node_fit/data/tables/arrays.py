@@ -40,7 +40,7 @@ def tabulate(
 
 def find_layers(names: Sequence[str], get: Callable[[str], np.ndarray], roles: Roles) -> Arrays:
     """Returns the layers of every array that can hold a needed name missing from the file."""
-    wanted = [name for name in (*roles.fixed, *roles.inputs) if name not in names]
+    wanted = [name for name in (*roles.required_columns, *roles.inputs) if name not in names]
     bases = dict.fromkeys(base for base in (name.rstrip("0123456789") for name in wanted) if base in names)
     return {name: layer for base in bases for name, layer in split_stack(base, get(base)).items()}
 

@@ -262,7 +262,7 @@ def find_likely_inputs(
 def look_set(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dict[str, str]:
     """Like `find_likely_inputs`, for columns at rows, and their steps to the next rows, both `(row, column)`."""
     likely: dict[str, str] = {}
-    is_free, follows = unexplained(before, steps) > UNEXPLAINED, find_followers(before, steps)
+    is_free, follows = unexplained_share(before, steps) > UNEXPLAINED, find_followers(before, steps)
     for index, name in enumerate(names):
         levels, moves = len(np.unique(before[:, index])), float((steps[:, index] != 0).mean())
         if 2 <= levels <= MOST_LEVELS and 0 < moves < STAYS:
@@ -294,7 +294,7 @@ def standardise_columns(table: Float[np.ndarray, "row column"]) -> Float[np.ndar
     return np.where(np.ptp(table, axis=0) > 0, centred / np.where(length > 0, length, 1.0), 0.0)
 
 
-def unexplained(
+def unexplained_share(
     table: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row step"]
 ) -> Float[np.ndarray, " step"]:
     """Computes the fraction of the variance of each column's steps that a linear equation of all columns leaves."""

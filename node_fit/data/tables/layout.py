@@ -67,7 +67,7 @@ class Roles:
             raise ValueError("states is empty; name at least one column to fit, such as states=['x'].")
         self.check_layout()
         single = () if self.trajectory is None else (self.trajectory,)
-        for names in ((self.clock, *self.states, *self.inputs, *self.covariates, *single), self.fixed):
+        for names in ((self.clock, *self.states, *self.inputs, *self.covariates, *single), self.required_columns):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ValueError(
@@ -92,10 +92,10 @@ class Roles:
             raise ValueError("time_of_day needs time: name the column of dates as well.")
         if self.step is not None and not 0 < self.step < math.inf:
             raise ValueError(f"step must be a positive number, the time between two rows, got {self.step}.")
-        if self.series and len(self.measured) != 1:
+        if self.series and len(self.state_columns) != 1:
             raise ValueError(
-                f"series makes each column a trajectory of one state, but states names {len(self.measured)}; give one "
-                "name for what all of these columns hold."
+                f"series makes each column a trajectory of one state, but states names {len(self.state_columns)}; give "
+                "one name for what all of these columns hold."
             )
         if self.series and (self.trajectory is not None or self.observable is not None):
             raise ValueError(
@@ -107,7 +107,7 @@ class Roles:
             raise ValueError("observable needs time: with one row per measurement, each row has its own time.")
 
     @property
-    def measured(self) -> tuple[str, ...]:
+    def state_columns(self) -> tuple[str, ...]:
         """States without the columns of their standard deviations."""
         return tuple(name for name in self.states if name not in self.deviations)
 
@@ -117,7 +117,7 @@ class Roles:
         return "t" if self.time is None else self.time
 
     @property
-    def fixed(self) -> tuple[str, ...]:
+    def required_columns(self) -> tuple[str, ...]:
         """Columns that every file must have; columns of `series` are matched in each file."""
         tidy = self.observable is not None
         channels = () if self.series or tidy else self.states
@@ -131,12 +131,12 @@ class Roles:
 
         **Raises:** `ValueError` if a column is missing, or appears twice.
         """
-        wanted = [*self.fixed, *self.matched(names, origin), *self.matched_deviations(names, origin)]
+        wanted = [*self.required_columns, *self.match_series(names, origin), *self.matched_deviations(names, origin)]
         if self.observable is not None:
             wanted += [name for name in self.inputs if name in names]
         return dict(zip(wanted, choose_columns(names, wanted, origin), strict=True))
 
-    def named(self, names: Mapping[str, str]) -> "Roles":
+    def rename(self, names: Mapping[str, str]) -> "Roles":
         """Renames the columns of the roles."""
 
         def every(old: Sequence[str]) -> tuple[str, ...]:
@@ -159,9 +159,9 @@ class Roles:
             occasion=one(self.occasion),
         )
 
-    def matched(self, names: Sequence[str], origin: str) -> list[str]:
+    def match_series(self, names: Sequence[str], origin: str) -> list[str]:
         """Returns the columns that `series` matches, in file order."""
-        free = [name for name in names if name not in self.fixed and not self.is_deviation(name)]
+        free = [name for name in names if name not in self.required_columns and not self.is_deviation(name)]
         columns = {pattern: {name for name in free if is_column_names(name, pattern)} for pattern in self.series}
         for pattern, names_matched in columns.items():
             if not names_matched:
@@ -192,7 +192,7 @@ class Roles:
         columns = [name for name in names if self.is_deviation(name)]
         if not (self.series and self.deviations):
             return []
-        series, pattern = self.matched(names, origin), self.deviations[0]
+        series, pattern = self.match_series(names, origin), self.deviations[0]
         stars = {star_of(name, pattern): name for name in columns}
         stars_of_series = [
             star_of(name, glob) for name in series for glob in self.series if is_column_names(name, glob)
@@ -261,7 +261,7 @@ def melt(table: RawTable, roles: Roles) -> RawTable:
     """
     import pandas as pd
 
-    series = [name for name in table.columns if name not in roles.fixed and not roles.is_deviation(name)]
+    series = [name for name in table.columns if name not in roles.required_columns and not roles.is_deviation(name)]
     values = np.stack([as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in series], axis=1)
     known = ~np.isnan(values)
     if not known.any(axis=0).all():
@@ -271,8 +271,8 @@ def melt(table: RawTable, roles: Roles) -> RawTable:
     last = len(table) - 1 - known[::-1].argmax(axis=0) if known[-1].any() else np.full(len(series), len(table) - 1)
     inside = (row >= known.argmax(axis=0)[:, None]) & (row <= last[:, None])
     which, row = np.nonzero(inside)
-    shared = {name: table.columns[name].iloc[row].reset_index(drop=True) for name in roles.fixed}
-    channels = {roles.measured[0]: pd.Series(values[row, which])}
+    shared = {name: table.columns[name].iloc[row].reset_index(drop=True) for name in roles.required_columns}
+    channels = {roles.state_columns[0]: pd.Series(values[row, which])}
     if roles.deviations:
         columns = roles.matched_deviations(list(table.columns), table.origin)
         spread = np.stack([as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in columns], axis=1)

@@ -32,7 +32,7 @@ def read_netcdf(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
     engine = "scipy" if is_classic(path) else "h5netcdf"
     if engine == "h5netcdf":
         require_extra("h5netcdf", path, "netcdf")
-        check_whole(path, options.sheet, roles.fixed, "NetCDF")
+        check_whole(path, options.sheet, roles.required_columns, "NetCDF")
     try:
         with xarray.open_dataset(path, engine=engine, group=None if engine == "scipy" else options.sheet) as dataset:
             return table_of_dataset(dataset, roles, str(path))

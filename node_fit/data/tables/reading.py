@@ -269,15 +269,15 @@ def read_files(
     `censored`: whether states can be limits, such as `<0.5`, or intervals.
     """
     check_unit(time_unit, roles.time is not None)
-    files, columns = find_files(path), roles.named(rename)
+    files, columns = find_files(path), roles.rename(rename)
     names = {column: name for name, column in rename.items()}
 
-    def arranged(tables: Sequence[RawTable], roles: Roles) -> Assembled[Data]:
-        rows = [table.renamed(names) for table in as_rows(tables, roles.named(rename))]
+    def arrange(tables: Sequence[RawTable], roles: Roles) -> Assembled[Data]:
+        rows = [table.rename(names) for table in as_rows(tables, roles.rename(rename))]
         return assemble(kind, rows, names_of(files), roles, time_unit, units, day_first, is_dated, options)
 
     tables = [read_file(file, columns, max_bytes, options) for file in files]
-    return with_limits(tables, roles, arranged, rename, censored=censored)
+    return with_limits(tables, roles, arrange, rename, censored=censored)
 
 
 def with_limits(
@@ -299,7 +299,7 @@ def with_limits(
     """
     if not censored:
         return arrange(tables, roles)
-    columns = roles.named(rename)
+    columns = roles.rename(rename)
     parts = [split_limits(table, columns_of_states(table, columns)) for table in tables]
     values = arrange([part.numbers for part in parts], roles)
 
@@ -329,8 +329,8 @@ def without_columns(table: RawTable, names: Sequence[str]) -> RawTable:
 def columns_of_states(table: RawTable, roles: Roles) -> list[str]:
     """Returns the columns of a table that hold values of states, without those of their standard deviations."""
     if roles.series:
-        return [name for name in table.columns if name not in roles.fixed and not roles.is_deviation(name)]
-    return [roles.value] if roles.value is not None else list(roles.measured)
+        return [name for name in table.columns if name not in roles.required_columns and not roles.is_deviation(name)]
+    return [roles.value] if roles.value is not None else list(roles.state_columns)
 
 
 class ColumnsFound(Exception):

@@ -119,7 +119,7 @@ def table_of_sheet(
     width = max(used)
     rows = {number: (texts + [""] * width)[:width] for number, texts in rows.items()}
     first = next(iter(rows))
-    header = find_header_of_rows(rows, roles.fixed, options.header) or Header("", first, first + 1)
+    header = find_header_of_rows(rows, roles.required_columns, options.header) or Header("", first, first + 1)
     if options.first_row is not None:
         header = header._replace(first=options.first_row - 1, below=())
     names = rows[header.line]

@@ -85,7 +85,7 @@ class RawTable:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def renamed(self, names: Mapping[str, str]) -> "RawTable":
+    def rename(self, names: Mapping[str, str]) -> "RawTable":
         """Renames some columns of the table."""
         return replace(
             self,

@@ -29,7 +29,7 @@ SEPARATORS = "columns must be separated by commas, semicolons, tabs or blanks"
 def read_text(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
     """Reads the columns of a text file as strings."""
     lines = drop_comments(decode(path, content(path)))
-    header = find_header(lines, roles.fixed, options.header) or first_header(path, lines, options.header)
+    header = find_header(lines, roles.required_columns, options.header) or first_header(path, lines, options.header)
     delimiter = header.delimiter
     if options.first_row is not None:
         header = header._replace(first=options.first_row - 1, below=())

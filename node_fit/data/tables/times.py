@@ -44,7 +44,7 @@ class Dates(NamedTuple):
         """Selects the dates of some trajectories by index."""
         return self._replace(zero=self.zero[trajectories])
 
-    def told(self, name: str, *, chosen: bool) -> str:
+    def describe_unit(self, name: str, *, chosen: bool) -> str:
         """Describes the unit of a column of timestamps, and whether it was selected from their spacing."""
         why = f", chosen by its rows' spacing (data.time_unit={self.unit})" if chosen else ""
         written = "" if self.digits is None else f"; its numbers, such as {self.digits}, are dates"

@@ -288,7 +288,7 @@ def as_mapping(equations: Mapping[Any, object] | str | Path) -> Mapping[Any, obj
     return read_equation_lines(equations) if isinstance(equations, str | Path) else equations
 
 
-def placed(error: EquationError, equations: Mapping[Any, object]) -> ValueError:
+def locate_error(error: EquationError, equations: Mapping[Any, object]) -> ValueError:
     """Returns the error, with its file and line if the equations come from a file."""
     place = equations.lines.get(error.state) if isinstance(equations, EquationFile) else None
     return error if place is None else ValueError(f"{place}: {error}")

@@ -31,10 +31,10 @@ from .equations import (
     as_mapping,
     check_symbol,
     evaluate_term,
+    locate_error,
     nearest_symbol,
     normalize,
     parse,
-    placed,
 )
 from .field import AbstractVectorField
 from .network import Activation, Layers, make_layers
@@ -124,14 +124,14 @@ class Constants(eqx.Module):
 
     def values(self) -> dict[str, Float[Array, ""]]:
         """Returns the constants by name, in the user's units and the dtype of `raw`."""
-        return {name: jnp.asarray(value) for name, value in self.named(self.raw).items()}
+        return {name: jnp.asarray(value) for name, value in self.values_by_name(self.raw).items()}
 
     @property
     def symbols(self) -> tuple[str, ...]:
         """The names that equations can use: those of constants and of local constants."""
         return (*self.names, *(constant.name for constant in self.local))
 
-    def unused(self, symbols: Collection[str]) -> list[str]:
+    def find_unused(self, symbols: Collection[str]) -> list[str]:
         """Returns the constants, by their user-defined names, that are not among the symbols of equations."""
         members = {member for constant in self.local for member in constant.members}
         return sorted({*self.names, *(constant.name for constant in self.local)} - members - set(symbols))
@@ -187,9 +187,9 @@ class Constants(eqx.Module):
     def as_dict(self) -> dict[str, float]:
         """Returns the constants by name, in the user's units, as Python floats."""
         raw = np.asarray(jax.device_get(self.raw), np.float64)
-        return {name: float(value) for name, value in self.named(raw).items()}
+        return {name: float(value) for name, value in self.values_by_name(raw).items()}
 
-    def named(self, raw: Float[AnyArray, " free"]) -> dict[str, Float[AnyArray, ""]]:
+    def values_by_name(self, raw: Float[AnyArray, " free"]) -> dict[str, Float[AnyArray, ""]]:
         fitted = {
             name: from_line(part * scale, pair) for (name, pair, scale), part in zip(self.free(), raw, strict=True)
         }
@@ -367,8 +367,8 @@ class Known(AbstractVectorField):
             for part in used:
                 part.check(names)
         except EquationError as error:
-            raise placed(error, texts) from None
-        unused = self.constants.unused({symbol for part in used for symbol in part.names_used()})
+            raise locate_error(error, texts) from None
+        unused = self.constants.find_unused({symbol for part in used for symbol in part.names_used()})
         if unused:
             raise ValueError(
                 f"constants names {unused[0]!r}, which occurs in no equation; leave it out, or, if a formula of a "
@@ -462,7 +462,7 @@ class Known(AbstractVectorField):
         slopes = [jax.grad(trigger.value)(names) for trigger in self.triggers]
         return jnp.stack([sum(jnp.abs(slope[name] * names[name]) for name in names) for slope in slopes])
 
-    def jumped(
+    def apply_triggers(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, "trigger state"]:
         """Computes states just after the event of each trigger, in the solver's units."""
@@ -479,7 +479,7 @@ class Known(AbstractVectorField):
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> dict[str, Float[Array, ""]]:
         """Returns the states, inputs, time and constants by name, in the user's units."""
-        named = self.system.named(*self.system.in_users_units(t, y, u))
+        named = self.system.values_by_name(*self.system.in_users_units(t, y, u))
         return named | self.constants.at(named)
 
 
@@ -671,7 +671,7 @@ class Hybrid(AbstractVectorField):
         size = {"width": 32 if width is None else width, "depth": 2 if depth is None else depth}
         self.network = make_layers(
             len(self.sees), outputs, system.scaler, angles, activation=activation, key=key, **size
-        ).silenced()
+        ).with_zero_output()
 
     def texts(self) -> dict[str, str]:
         states, network = self.known.system.states, f"network({', '.join(self.sees)})"
@@ -720,16 +720,16 @@ class Hybrid(AbstractVectorField):
     ) -> Float[Array, " trigger"]:
         return self.known.sizes(t, y, u)
 
-    def jumped(
+    def apply_triggers(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, "trigger state"]:
-        return self.known.jumped(t, y, u)
+        return self.known.apply_triggers(t, y, u)
 
     def correction(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " output"]:
         """Evaluates the network in scaled units: first the terms, then the remainder of the derivatives."""
-        names = self.known.system.named(t, y, u)
+        names = self.known.system.values_by_name(t, y, u)
         return self.network(jnp.stack([names[name] for name in self.sees]))
 
 

@@ -96,7 +96,7 @@ class Layers(eqx.Module):
             x = ACTIVATIONS[self.activation](layer(x))
         return self.layers[-1](x)
 
-    def silenced(self) -> "Layers":
+    def with_zero_output(self) -> "Layers":
         """Returns the layers with zeros in the last one, for a correction that is initially zero."""
         return eqx.tree_at(lambda s: s.layers[-1], self, replace_fn=lambda last: jax.tree.map(jnp.zeros_like, last))
 
@@ -215,12 +215,12 @@ class MLP(AbstractVectorField):
             activation=activation,
             key=key,
         )
-        self.network = network.silenced() if linear else network
+        self.network = network.with_zero_output() if linear else network
         self.path = Linear(states, inputs, key=jax.random.fold_in(key, 1)) if linear else None
         self.time = time
 
     @property
-    def penalised(self) -> PyTree:
+    def prior_part(self) -> PyTree:
         """The parameters with a prior around 0, which exclude the linear path."""
         return self.network
 
@@ -408,7 +408,7 @@ class Polynomial(AbstractVectorField):
         self.path = Linear(states, inputs, key=key)
 
     @property
-    def penalised(self) -> PyTree:
+    def prior_part(self) -> PyTree:
         """The parameters with a prior around 0, which exclude the linear path."""
         return self.weight
 

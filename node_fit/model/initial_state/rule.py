@@ -81,19 +81,19 @@ class Guess(eqx.Module):
         return jnp.concatenate([measured, jnp.tile(absent[:, count:], (rows, 1))], axis=1)
 
     @property
-    def told(self) -> tuple[bool, ...]:
+    def is_stated(self) -> tuple[bool, ...]:
         """Whether the user gave `absent`, for each state."""
         return tuple(value is not None for value in self.absent)
 
     @property
     def unknown(self) -> tuple[int, ...]:
         """The indices of hidden states without a user-defined start."""
-        return tuple(at for at, told in enumerate(self.told) if at >= self.measured and not told)
+        return tuple(at for at, told in enumerate(self.is_stated) if at >= self.measured and not told)
 
     @property
     def knows_hidden(self) -> bool:
         """Whether the user gave the start of a hidden state."""
-        return any(self.told[self.measured :])
+        return any(self.is_stated[self.measured :])
 
     def shows(self, batch: Batch) -> Bool[Array, "trajectory state"]:
         """Returns whether each state is measured in a trajectory; hidden states are not."""
@@ -107,7 +107,9 @@ def describe_known_starts(start: "AbstractStart", system: System) -> str:
     values = system.scaler.unscale_states(np.array([value or 0.0 for value in guess.absent]))
     texts = [
         f"{name} = {value:.6g}"
-        for index, (name, value, is_known) in enumerate(zip(system.states, values.tolist(), guess.told, strict=True))
+        for index, (name, value, is_known) in enumerate(
+            zip(system.states, values.tolist(), guess.is_stated, strict=True)
+        )
         if is_known and index >= guess.measured
     ]
     return start.given + (f"; {', '.join(texts)} (start.absent)" if texts else "")
@@ -143,7 +145,7 @@ class AbstractStart(eqx.Module, metaclass=Part):
     is_fitted: ClassVar[bool] = False
 
     @property
-    def penalised(self) -> PyTree:
+    def prior_part(self) -> PyTree:
         """The parameters with a prior around 0; None for most rules."""
         return None
 
@@ -163,7 +165,7 @@ class AbstractStart(eqx.Module, metaclass=Part):
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         """Estimates the starts of any trajectories with the same rule, for the current model."""
 
-    def completed(self, starts: Starts, field: VectorField, batch: Batch) -> Starts:
+    def complete(self, starts: Starts, field: VectorField, batch: Batch) -> Starts:
         """Completes starts that also depend on the vector field."""
         return starts
 
@@ -187,18 +189,18 @@ class AbstractStart(eqx.Module, metaclass=Part):
         """Number of measured rows that a start is estimated from; with far fewer, it is unlike those in training."""
         return 1
 
-    def needed(self, batch: Batch) -> Batch:
+    def needed_rows(self, batch: Batch) -> Batch:
         """Returns the few rows of a batch that `estimate` needs, on the host, so that long records do not recompile."""
         return first_rows(batch, 1)
 
-    def shared(self, needed: Batch) -> tuple["AbstractStart", Batch]:
+    def share_program(self, needed: Batch) -> tuple["AbstractStart", Batch]:
         """Returns a rule and a batch with the same starts as those of `needed`.
 
         Rules that differ only in the rows that they read thus share a program.
         """
         return self, needed
 
-    def begun_at(self, starts: Float[AnyArray, " state"]) -> "AbstractStart":
+    def begin_at(self, starts: Float[AnyArray, " state"]) -> "AbstractStart":
         """Returns the rule with new initial values of fitted starts.
 
         **Arguments:** `starts`: starts of hidden states, and increments of those of measured ones, in scaled units.
@@ -211,7 +213,7 @@ class AbstractStart(eqx.Module, metaclass=Part):
         """Returns the rule with an initial affine map of the past rows, if it corrects its guess with one."""
         return self
 
-    def adapted(self, batch: Batch) -> "AbstractStart":
+    def adapt(self, batch: Batch) -> "AbstractStart":
         """Returns the rule for other training trajectories, those of `batch`."""
         return self
 
@@ -263,7 +265,7 @@ class First(AbstractStart):
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         return self(batch)
 
-    def begun_at(self, starts: Float[AnyArray, " state"]) -> "First":
+    def begin_at(self, starts: Float[AnyArray, " state"]) -> "First":
         if self.hidden is None:
             return self
         hidden = jnp.asarray(starts, float)[np.array(self.guess.unknown, int)]
@@ -325,14 +327,14 @@ class Stated(AbstractStart):
             known = ", ".join(system.states)
             raise ValueError(f"start.values has {unknown[0]!r}, which is not a state; the states are {known}.")
         self.values.check((*system.inputs, system.time, *self.constants.symbols))
-        unused = self.constants.unused(self.values.names_used())
+        unused = self.constants.find_unused(self.values.names_used())
         if unused:
             raise ValueError(f"start.constants names {unused[0]!r}, which occurs in no expression; leave it out.")
 
     def __call__(self, batch: Batch) -> Starts:
         def one(t: AnyArray, y: Float[Array, " state"], u: Float[AnyArray, " input"]) -> Float[Array, " state"]:
             time, states, inputs = self.system.in_users_units(jnp.asarray(t), y, jnp.asarray(u))
-            names = self.system.named(time, states, inputs)
+            names = self.system.values_by_name(time, states, inputs)
             values = names | self.values(names | self.constants.at(names))
             stated = jnp.stack([values[name] for name in self.system.states])
             scaled = self.system.in_solver_units(time, stated, inputs)[1]
@@ -396,7 +398,7 @@ class Steady(AbstractStart):
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         return self(batch)
 
-    def completed(self, starts: Starts, field: VectorField, batch: Batch) -> Starts:
+    def complete(self, starts: Starts, field: VectorField, batch: Batch) -> Starts:
         tolerance = 1e-5 if starts.dtype == jnp.float32 else 1e-10
 
         def rates(y: Float[Array, " state"], at: tuple[VectorField, Array, Array]) -> Float[Array, " state"]:

@@ -72,7 +72,7 @@ class Fitted(AbstractStart):
 
     def free(self, batch: Batch) -> Bool[Array, "trajectory state"]:
         """Returns whether each start is fitted."""
-        return self.guess.shows(batch) | ~jnp.array(self.guess.told)[None]
+        return self.guess.shows(batch) | ~jnp.array(self.guess.is_stated)[None]
 
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         def one(row: Int[Array, ""]) -> Float[Array, " state"]:
@@ -82,7 +82,7 @@ class Fitted(AbstractStart):
             def residuals(start: Float[Array, " state"]) -> Float[Array, " residual"]:
                 ys = simulate(jnp.where(free, start[None], guess), single)
                 # Large residuals for a failed solve make the search turn back.
-                misfit = single.weighted(jnp.where(jnp.isfinite(ys), ys - single.middles, FAR_START))
+                misfit = single.weigh_residuals(jnp.where(jnp.isfinite(ys), ys - single.middles, FAR_START))
                 return jnp.where(mask, misfit, 0).reshape(-1)
 
             typical = jnp.where(free[0], self.values.mean(axis=0), guess[0])
@@ -90,7 +90,7 @@ class Fitted(AbstractStart):
 
         return jax.vmap(one)(jnp.arange(batch.ts.shape[0]))
 
-    def adapted(self, batch: Batch) -> "Fitted":
+    def adapt(self, batch: Batch) -> "Fitted":
         placed = jax.tree.map(lambda x: jnp.asarray(x, self.values.dtype if x.dtype.kind == "f" else None), batch)
         return eqx.tree_at(lambda start: start.values, self, self.initial(placed))
 
@@ -100,7 +100,7 @@ class Fitted(AbstractStart):
         object.__setattr__(alike, "rows", rows)
         return alike
 
-    def begun_at(self, starts: Float[AnyArray, " state"]) -> "Fitted":
+    def begin_at(self, starts: Float[AnyArray, " state"]) -> "Fitted":
         unknown = np.array(self.guess.unknown, int)
         shifts = jnp.asarray(starts, float)
         values = jnp.asarray(self.values).at[:, : self.guess.measured].add(shifts[: self.guess.measured])
@@ -124,13 +124,13 @@ class Fitted(AbstractStart):
     def given_rows(self) -> int | None:
         return self.rows
 
-    def needed(self, batch: Batch) -> Batch:
+    def needed_rows(self, batch: Batch) -> Batch:
         used = np.asarray(self.given_mask(batch)).any(axis=(0, 2))
         last = int(np.flatnonzero(used)[-1]) + 1 if used.any() else 1
         # A power of 4, so that splits of one record share a program; padding takes no steps.
         return first_rows(batch, max(MIN_PADDED_ROWS, 1 << 2 * -(-(last - 1).bit_length() // 2)))
 
-    def shared(self, needed: Batch) -> tuple["Fitted", Batch]:
+    def share_program(self, needed: Batch) -> tuple["Fitted", Batch]:
         return self.reading(None), replace(needed, known=self.given_mask(needed))
 
     @classmethod
@@ -207,14 +207,14 @@ class Encoder(AbstractStart):
         layers = Layers(features, len(system.states), width=width, depth=depth, activation=activation, key=key)
         self.matrix = jnp.zeros((len(system.states), features))
         self.shift = jnp.zeros(len(system.states))
-        self.network = layers.silenced()
+        self.network = layers.with_zero_output()
         self.rows = rows
         self.washed = washout
         lengths = np.sum(np.diff(np.asarray(batch.ts, np.float64), axis=1) > 0, axis=1) + 1
         self.before = bool(np.median(lengths) >= LONG_PAST * rows) if before is None else before
 
     @property
-    def penalised(self) -> PyTree:
+    def prior_part(self) -> PyTree:
         return self.network
 
     def __call__(self, batch: Batch) -> Starts:
@@ -259,7 +259,7 @@ class Encoder(AbstractStart):
     def read_rows(self) -> int:
         return self.rows
 
-    def needed(self, batch: Batch) -> Batch:
+    def needed_rows(self, batch: Batch) -> Batch:
         return first_rows(batch, 1 if self.before else self.rows)
 
     @property
