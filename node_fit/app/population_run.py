@@ -261,7 +261,7 @@ def describe_effects(fit: PopulationFit) -> list[str]:
     sentences: list[str] = []
     if fit.evaluated:
         return ["the parameters are those given; only the objective was computed"]
-    for name in fit.unidentified:
+    for name in fit.unidentified_effects:
         test = fit.compare_without(name)
         sentences.append(
             f"the data tell little of how {name} differs between subjects (variance {fit.variances[name].value:.2g}, "

@@ -184,12 +184,12 @@ class Equation(NamedTuple):
         """A function that computes the rates at a state, compiled in double precision."""
 
         @jax.jit
-        def compiled(values: jax.Array | np.ndarray) -> jax.Array:
+        def compute_rates(values: jax.Array | np.ndarray) -> jax.Array:
             return jnp.stack(list(self.equations(dict(zip(self.states, values, strict=True))).values()))
 
         def rates(values: np.ndarray) -> np.ndarray:
             with jax.enable_x64(True):
-                return np.asarray(compiled(np.asarray(values, np.float64)))
+                return np.asarray(compute_rates(np.asarray(values, np.float64)))
 
         return rates
 

@@ -98,7 +98,7 @@ class Smoothed:
         return float((np.nanstd(residuals[:, measured], axis=0) / scale[measured]).max())
 
     @property
-    def filled(self) -> "Smoothed":
+    def filled_record(self) -> "Smoothed":
         """The record with smoothed values in place of unmeasured states."""
         measured = np.isfinite(self.raw).any(axis=0, keepdims=True)
         return replace(self, raw=np.where(measured, self.raw, self.values[:, : self.raw.shape[1]]))

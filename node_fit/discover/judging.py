@@ -147,7 +147,7 @@ class Judge:
 
     def make_span(self, states: list[int]) -> Span:
         # Simulated alone, unmeasured states are compared with their smoothed values.
-        records = self.records if len(states) == len(self.states) else [record.filled for record in self.records]
+        records = self.records if len(states) == len(self.states) else [record.filled_record for record in self.records]
         pieces = [(record, piece) for record in records for piece in cut_pieces(len(record.t))]
         rows = max(piece.stop - piece.start for _, piece in pieces)
         others = [index for index in range(len(self.names)) if index not in states]

@@ -442,7 +442,7 @@ class PopulationFit:
         return check_by_simulation(self.optimum, self.data, channel)
 
     @property
-    def unidentified(self) -> list[str]:
+    def unidentified_effects(self) -> list[str]:
         """The effects that are not identifiable: their variance vanishes, or is noise of the estimates."""
         variances = np.diag(self.problem.covariance(self.optimum.x))
         return [

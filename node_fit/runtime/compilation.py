@@ -192,11 +192,11 @@ class Programs:
             check(traced.out_info)
             lowered = traced.lower()
 
-            def compiled() -> Executable:
+            def compile_program() -> Executable:
                 with count_calls(count):
                     return lowered.compile(options)
 
-            self._executables[key] = self._threads.submit(compiled)
+            self._executables[key] = self._threads.submit(compile_program)
         return self._executables[key]
 
     def forget(self) -> None:

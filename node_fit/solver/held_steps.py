@@ -212,12 +212,12 @@ def _(
         i = used - 1 - j
         to_after, to_slope, to_rates = carry
 
-        def taken(moved: PyTree, y: Array, slope: Array) -> tuple[Array, Array]:
+        def take_step(moved: PyTree, y: Array, slope: Array) -> tuple[Array, Array]:
             return step(eqx.combine(moved, fixed), table, y, slope, times[i], times[i + 1])
 
         # The last stage of a step is the first of the next.
         slope = nodes.stages[i, 0]
-        _, pull = jax.vjp(taken, moved, nodes.states[i], slope)
+        _, pull = jax.vjp(take_step, moved, nodes.states[i], slope)
         more, to_y, to_first = pull((to_after, to_stages[i].at[-1].add(to_slope)))
         return to_y + to_states[i], to_first, jax.tree.map(jnp.add, to_rates, more)
 

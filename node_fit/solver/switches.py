@@ -72,21 +72,21 @@ def split_at_switches(
     search = jax.vmap(lambda sorted_times, wanted: jnp.searchsorted(sorted_times, wanted, side="right"))
     source = jnp.minimum(jax.vmap(jnp.searchsorted)(end, middle), end.shape[1] - 1)
 
-    def taken(x: AnyArray) -> Array:
+    def take_source(x: AnyArray) -> Array:
         return jax.vmap(lambda row, index: row[index])(jnp.asarray(x), source)
 
     jumps = None
     if intervals.jumps is not None:
-        opens = (nodes[:, :-1] == taken(intervals.begin))[..., None]
-        source_jumps: Jumps = jax.tree.map(taken, intervals.jumps)
+        opens = (nodes[:, :-1] == take_source(intervals.begin))[..., None]
+        source_jumps: Jumps = jax.tree.map(take_source, intervals.jumps)
         jumps = Jumps(jnp.where(opens, source_jumps.factor, 1), jnp.where(opens, source_jumps.shift, 0))
     split = replace(
         intervals,
         begin=nodes[:, :-1],
         end=nodes[:, 1:],
-        row=taken(intervals.row),
-        length=taken(intervals.length),
-        coefficients=tuple(taken(part) for part in intervals.coefficients),
+        row=take_source(intervals.row),
+        length=take_source(intervals.length),
+        coefficients=tuple(take_source(part) for part in intervals.coefficients),
         jumps=jumps,
         after=None,
     )

@@ -226,7 +226,7 @@ class StagePrograms:
         new = self._to_the_last(new, run, drawn)
         if sampled is not None:  # losses of two minibatches do not compare
             new = replace(new, chosen=replace(new.chosen, loss=sampled(*self._sample(new))))
-        loss = None if validate is None else validate(new.chosen.params.model, *self._validated)
+        loss = None if validate is None else validate(new.chosen.params.model, *self._validation_inputs)
         new, rate, loss = to_host((new, rate, loss))
         rates = np.reshape(rate, members).tolist()
         losses = [None] * members if loss is None else np.reshape(loss, members).tolist()
@@ -302,7 +302,7 @@ class StagePrograms:
         validate = self._validation_program(params)
         if validate is None:
             return tuple(states)
-        losses = np.reshape(to_host(validate(params, *self._validated)), len(states))
+        losses = np.reshape(to_host(validate(params, *self._validation_inputs)), len(states))
         return tuple(
             replace(state, best=replace(state.best, loss=np.asarray(loss, state.best.loss.dtype)))
             for state, loss in zip(states, losses, strict=True)
@@ -330,7 +330,7 @@ class StagePrograms:
         if self.setup.validation is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, False, False)
-        arguments = (params, *self._validated)
+        arguments = (params, *self._validation_inputs)
         return self._use(use, validation_loss, self.static[0], arguments, Compilations(), axes=axes)
 
     def _sample_program(self, state: TrainState, use: Use = PROGRAMS.get) -> Any:
@@ -352,7 +352,7 @@ class StagePrograms:
         return self.setup.place.replicate(np.array([begin, end], np.int32))
 
     @property
-    def _validated(self) -> tuple[PyTree, PyTree, Batch | None]:
+    def _validation_inputs(self) -> tuple[PyTree, PyTree, Batch | None]:
         return self.own.frozen, self.shared.frozen, self.setup.validation
 
     def _place(self, states: Sequence[TrainState]) -> TrainState:

@@ -171,15 +171,17 @@ def find_range(quantity: Quantity, region: Region, values: Mapping[str, float], 
                 lower, upper = (lower, math.inf) if later > 0 else (-math.inf, upper)
                 why = f"has a pole within the interval, where {divisor.text} is zero"
 
-    def lowered(at: Points) -> Values:  # A factor changes as much downwards as upwards, and the search is for both.
+    def negate_level(
+        at: Points,
+    ) -> Values:  # A factor changes as much downwards as upwards, and the search is for both.
         return -np.log(level(at)) if positive else -level(at)
 
-    def raised(at: Points) -> Values:
-        return -lowered(at)
+    def keep_level(at: Points) -> Values:
+        return -negate_level(at)
 
     back = math.exp if positive else float
-    lower = lower if math.isinf(lower) else back(-find_highest(lowered, points)[0])
-    upper = upper if math.isinf(upper) else back(find_highest(raised, points)[0])
+    lower = lower if math.isinf(lower) else back(-find_highest(negate_level, points)[0])
+    upper = upper if math.isinf(upper) else back(find_highest(keep_level, points)[0])
     if not positive:
         # Set an end to zero if it only differs by rounding.
         lower, upper = (0.0 if abs(end) < TOUCHING * (upper - lower) < math.inf else end for end in (lower, upper))

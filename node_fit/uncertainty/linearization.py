@@ -424,7 +424,7 @@ class Information:
     found: Found | None = None
 
     @property
-    def linearised(self) -> Found:
+    def linearisation(self) -> Found:
         return self.evidence.best if self.found is None else self.found
 
     @property
@@ -439,7 +439,7 @@ class Information:
     @cached_property
     def jacobian(self) -> Float[np.ndarray, "row parameter"]:
         """The Jacobian of measurements and penalties."""
-        found, width = self.linearised, self.evidence.data_columns
+        found, width = self.linearisation, self.evidence.data_columns
         if self.share == 1.0 or found.residuals.shape[1] == width:
             return found.jacobian
         weight = np.where(np.arange(int(found.residuals.shape[1])) < width, 1.0, np.sqrt(self.share))
@@ -447,7 +447,7 @@ class Information:
 
     @property
     def prior(self) -> Float[np.ndarray, " parameter"]:
-        return self.share * self.linearised.prior
+        return self.share * self.linearisation.prior
 
     @cached_property
     def columns(self) -> Float[np.ndarray, " parameter"]:

@@ -78,7 +78,7 @@ class Guard:
             return await refuse(send, 413, too_large(most))
         count = 0
 
-        async def counted() -> "Message":
+        async def receive_counting() -> "Message":
             nonlocal count, exceeded
             message = await receive()
             count += len(message.get("body", b""))
@@ -101,7 +101,7 @@ class Guard:
             await send(message)
 
         try:
-            await self.app(scope, counted, with_headers)
+            await self.app(scope, receive_counting, with_headers)
         except TooLarge:
             if not begun:
                 await refuse(send, 413, too_large(most))

@@ -1863,7 +1863,7 @@ MUTANTS = (
     Mutant(
         "switches: doses act once",
         "node_fit/solver/switches.py",
-        "        opens = (nodes[:, :-1] == taken(intervals.begin))[..., None]\n",
+        "        opens = (nodes[:, :-1] == take_source(intervals.begin))[..., None]\n",
         "        opens = (nodes[:, :-1] >= 0)[..., None]\n",
         ("tests/solver/test_switches.py",),
     ),

@@ -144,7 +144,7 @@ def test_effect_that_the_data_do_not_tell_is_named_and_tested(study):
     ys = 8.0 * np.exp(-rates[:, None] * data.ts[0]) + 0.1 * rng.standard_normal(data.ys.shape[:2])
     same = node_fit.Dataset.from_arrays(data.ts[0], ys[..., None], data.us, states=["y"], inputs=["weight"])
     fit = make_fit(same)
-    assert fit.unidentified == ["y0"]
+    assert fit.unidentified_effects == ["y0"]
     test = fit.compare_without("y0")
     assert test.p > 0.1 and "do not tell" in str(test)
     assert make_fit(data).compare_without("y0").p < 1e-6

@@ -175,7 +175,7 @@ def test_occasions_that_the_data_do_not_tell_are_named():
     fit = SimpleNamespace(
         occasion_variances=variances,
         evaluated=False,
-        unidentified=[],
+        unidentified_effects=[],
         at_ends={},
         condition_number=1.0,
         unidentified_occasions=["k"],

@@ -52,6 +52,24 @@ MOST_FILES_AT_ROOT, MOST_LINES, LONGEST_FUNCTION = 6, 900, 60
 FRAGMENT, MOST_FRAGMENTS, MOST_SHARED_NAMES = 45, 12, 2
 # `Any` hides what is passed; where nothing better can be said, it is counted.
 MOST_ANY = 150
+# Past participles not in -ed, other than verbs (`read`, `put`, `cut`, `split`); and names by
+# a participle alone that users know.
+IRREGULAR = {
+    "told",
+    "found",
+    "kept",
+    "held",
+    "given",
+    "known",
+    "made",
+    "drawn",
+    "begun",
+    "seen",
+    "shown",
+    "taken",
+    "said",
+}
+PUBLIC = {"closed", "derived", "expected", "found", "given", "known", "named", "fixed"}
 
 
 @functools.cache
@@ -222,6 +240,24 @@ def test_a_name_has_one_home():
     shared = {name: where for name, where in homes(public_definitions).items() if len(where) > 1}
     assert len(shared) <= MOST_SHARED_NAMES, shared
     assert not {name: where for name, where in homes(constants).items() if len(where) > 1}
+
+
+def function_names(text: str) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def bare_participles(names: set[str]) -> set[str]:
+    return {name for name in names if name.strip("_") in IRREGULAR or re.fullmatch(r"_?[a-z]{3,}[^e]ed", name)}
+
+
+def test_functions_are_verbs_and_properties_nouns():
+    names = set[str]().union(*(function_names(path.read_text()) for path in MODULES.values()))
+    assert not bare_participles(names) - PUBLIC
+
+
+def test_a_name_by_a_participle_alone_is_found():
+    text = "class A:\n    def settled(self): ...\n    def settle(self): ...\ndef _told(): ...\ndef held_out(): ..."
+    assert bare_participles(function_names(text)) == {"settled", "_told"}
 
 
 def test_the_library_knows_no_command():

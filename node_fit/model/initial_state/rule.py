@@ -338,7 +338,7 @@ class Stated(AbstractStart):
             values = names | self.values(names | self.constants.at(names))
             stated = jnp.stack([values[name] for name in self.system.states])
             scaled = self.system.in_solver_units(time, stated, inputs)[1]
-            return jnp.where(jnp.array([name in self.stated for name in self.system.states]), scaled, y)
+            return jnp.where(jnp.array([name in self.states_with_expression for name in self.system.states]), scaled, y)
 
         return jax.vmap(one)(batch.origin + batch.ts[:, 0], self.guess(batch), batch.us[:, 0])
 
@@ -346,13 +346,13 @@ class Stated(AbstractStart):
         return self(batch)
 
     @property
-    def stated(self) -> tuple[str, ...]:
+    def states_with_expression(self) -> tuple[str, ...]:
         """The states that have an expression."""
         return tuple(name for name, _ in self.values.texts)
 
     @property
     def given_rows(self) -> int | None:
-        return 0 if set(self.system.states[: self.guess.measured]) <= set(self.stated) else 1
+        return 0 if set(self.system.states[: self.guess.measured]) <= set(self.states_with_expression) else 1
 
     @classmethod
     def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:
