@@ -68,7 +68,7 @@ def test_an_earlier_iterate_is_kept_unless_few_validation_data_flatter_it(best, 
     problem = Mock(spec=FitProblem, selection_data=object())
     problem.errors = lambda model: best if model is models["best"] else last
     loop = Mock(spec=Loop)
-    loop.fitted = lambda state, member, iterate=None: models["best" if iterate is None else "last"]
+    loop.fitted_model = lambda state, member, iterate=None: models["best" if iterate is None else "last"]
     state = Mock(spec=RunState, members=[state_of(1.0, 1.0)])
     monkeypatch.setattr(selection, "is_earlier", lambda *_: True)
     assert select_iterate(problem, loop, state, 0) is models[kept]
