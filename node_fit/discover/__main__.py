@@ -1,4 +1,4 @@
-"""The command `python -m node_fit.discover`: finds equations in the training data, and fits their constants."""
+"""The command `python -m node_fit.discover`: finds equations in the training data and fits their constants."""
 
 if __name__ == "__main__":
     from ..startup import start_command
@@ -58,7 +58,7 @@ effort=quick, normal or thorough says how many candidates are simulated.
 
 The run directory also has discovery.json (all systems, the front, rivals, shares of terms), and
 experiment/discovered.yaml: python -m node_fit --config-dir RUN experiment=discovered fits the equations again."""
-# Systems whose curves are written, and points of each.
+# Number of systems whose curves are written, and minimum number of points per curve.
 SHOWN, FINE_ROWS = 5, 300
 SEARCH_KEYS = (
     "libraries",
@@ -74,7 +74,7 @@ SEARCH_KEYS = (
 
 
 def main() -> None:
-    """Composes the config, finds equations, and fits them; exits with 0, or with 1 if none explains the data."""
+    """Composes the config, finds equations and fits them; exits with 0, or with 1 if none explains the data."""
     if sys.argv[1:2] in (["--help"], ["-h"]):
         print(USAGE)
         return
@@ -86,20 +86,20 @@ def main() -> None:
         register()
         try:
             config = with_plain_columns(config) if run is None else with_data_of(run, config)
-            found = find_audibly(config, run, options)
-            print(found, flush=True)
-            if found.interrupted and not found.renamed:
-                codes.append(keep_interrupted(config, found))
+            discovery = find_audibly(config, run, options)
+            print(discovery, flush=True)
+            if discovery.interrupted and not discovery.renamed:
+                codes.append(keep_interrupted(config, discovery))
                 return codes[-1]
-            if not found.explained:
+            if not discovery.explained:
                 codes.append(1)
                 return 1
-            for name, plain in found.renamed.items():
+            for name, plain in discovery.renamed.items():
                 raise ConfigError(f"the equations are not fitted; rename the column {name!r} of the file to {plain}.")
-            codes.append(run_command(with_equations(config, found), imported, tracebacks))
+            codes.append(run_command(with_equations(config, discovery), imported, tracebacks))
             if codes[-1] == 0:
                 folder = Path(HydraConfig.get().runtime.output_dir)
-                write_discovery(folder, config, found)
+                write_discovery(folder, config, discovery)
                 if config.report:
                     make_run_page(folder)
         except Exception as error:  # Hydra would add its own text.
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def take_run(words: list[str]) -> Path | None:
-    """Removes the directory of a run from the command line, and returns it; None if there is none."""
+    """Removes a run directory from the command line and returns it; None if no word is one."""
     named = [word for word in words[1:] if not word.startswith("-") and (Path(word) / CONFIG).is_file()]
     if not named:
         return None
@@ -126,7 +126,7 @@ def take_run(words: list[str]) -> Path | None:
 
 
 def check_words_of(words: list[str], run: Path | None) -> None:
-    """Ends the process with a sentence if a word says what is searched for, or what the run says."""
+    """Exits with a message if a word sets the field, which is searched for, or a setting that the run determines."""
     of_run = () if run is None else ("data", "hidden", "precision")
     for word in words:
         group = word.lstrip("+").partition("=")[0].partition(".")[0]
@@ -139,10 +139,10 @@ def check_words_of(words: list[str], run: Path | None) -> None:
 
 
 def take_options(words: list[str]) -> Json:
-    """Removes the words of the search, `discover.KEY=VALUE`, from the command line, and returns their values."""
-    mine = [word for word in words if word.lstrip("+").startswith("discover.")]
-    words[:] = [word for word in words if word not in mine]
-    options = OmegaConf.from_dotlist([word.lstrip("+").removeprefix("discover.") for word in mine])
+    """Removes the options of the search, `discover.KEY=VALUE`, from the command line and returns their values."""
+    assignments = [word for word in words if word.lstrip("+").startswith("discover.")]
+    words[:] = [word for word in words if word not in assignments]
+    options = OmegaConf.from_dotlist([word.lstrip("+").removeprefix("discover.") for word in assignments])
     for key in options:
         if key not in SEARCH_KEYS:
             print_error(ConfigError(f"discover.{key} is not known; the keys are {', '.join(SEARCH_KEYS)}."))
@@ -154,7 +154,7 @@ def take_options(words: list[str]) -> Json:
 
 
 def find_audibly(config: DictConfig, run: Path | None, options: Json) -> Discovery:
-    """The equations of data or of a run's model; shows what is searched, and Ctrl-C ends it with the best so far."""
+    """Searches data or a run's model for equations and shows progress; Ctrl-C ends the search with the best so far."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with Display(Console(highlight=False)) as display:
@@ -169,7 +169,7 @@ def say_on(display: Display, what: str) -> None:
 
 
 def keep_interrupted(config: DictConfig, found: Discovery) -> int:
-    """Writes what an interrupted search has found to the directory of the run; returns the exit code of Ctrl-C."""
+    """Writes the results of an interrupted search to the run directory; returns the exit code of Ctrl-C."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     config = with_equations(config, found)
     write_discovery(folder, config, found)
@@ -178,7 +178,7 @@ def keep_interrupted(config: DictConfig, found: Discovery) -> int:
 
 
 def search_data(config: DictConfig, options: Json, tell: Callable[[str], object]) -> Discovery:
-    """The equations of the training data that a config describes."""
+    """Searches the training data of a config for equations."""
     with errors_of_data():
         splits, _ = build_parts(config).data.load_with_notes()
     rows, records = int(splits.train.lengths.sum()), len(splits.train.trajectories)
@@ -188,7 +188,7 @@ def search_data(config: DictConfig, options: Json, tell: Callable[[str], object]
 
 
 def with_plain_columns(config: DictConfig) -> DictConfig:
-    """The config of a table whose states and inputs have names that equations can have; says what these are."""
+    """Returns the config of a table with valid names of states and inputs; prints the new names."""
     data = cast(dict[str, object], OmegaConf.to_container(config.data, resolve=False))
     if "rename" not in data:
         return config
@@ -202,7 +202,7 @@ def with_plain_columns(config: DictConfig) -> DictConfig:
 
 
 def with_data_of(run: Path, config: DictConfig) -> DictConfig:
-    """The config with the data of a run, whose relative paths are those of where it was started."""
+    """Returns the config with the data of a run; relative paths are resolved from its working directory."""
     stored, record = read_config(run / CONFIG), read_record(run.absolute(), str(run))
     data = dict(stored.get("data") or {})
     for key in ("path", "events"):
@@ -215,7 +215,7 @@ def with_data_of(run: Path, config: DictConfig) -> DictConfig:
 
 
 def search_run(run: Path, config: DictConfig, options: Json, tell: Callable[[str], object]) -> Discovery:
-    """The equations of the field of a run's model; the config gets the names of its hidden states."""
+    """Searches the vector field of a run's model for equations; the config gets the names of its hidden states."""
     model = load(RunDirectory(run).model, extensions=list(config.extensions)).typical
     with errors_of_data():
         splits, _ = build_parts(config).data.load_with_notes()
@@ -232,7 +232,7 @@ def search_run(run: Path, config: DictConfig, options: Json, tell: Callable[[str
 
 
 def with_equations(config: DictConfig, found: Discovery) -> DictConfig:
-    """The config of a fit of the equations, which begins at the constants that were found."""
+    """Returns the config of a fit of the equations, with the discovered constants as initial guess."""
     best = found.known().keywords
     field: Json = {"_target_": "node_fit.Known", "_partial_": True, "triggers": []}
     with open_dict(config):
@@ -241,24 +241,24 @@ def with_equations(config: DictConfig, found: Discovery) -> DictConfig:
 
 
 def write_discovery(run: Path, config: DictConfig, found: Discovery) -> None:
-    """Writes what was found beside the fit of the best equations, and an experiment that fits them again."""
+    """Writes the results next to the fit of the best equations, and an experiment that fits these again."""
     listed = {"ranked": found.ranked, "front": found.front, "rivals": found.rivals}
-    systems = {name: [dataclasses.asdict(each) for each in every] for name, every in listed.items()}
-    told = {"verdict": found.verdict, "shares": found.shares, "weights": found.weights.tolist()}
-    text = json.dumps(told | systems | {"curves": curves_of(found)}, indent=1)
+    systems = {name: [dataclasses.asdict(system) for system in ranking] for name, ranking in listed.items()}
+    summary = {"verdict": found.verdict, "shares": found.shares, "weights": found.weights.tolist()}
+    text = json.dumps(summary | systems | {"curves": curves_of(found)}, indent=1)
     write_file(run / DISCOVERY_NAME, text.encode())
     (run / "experiment").mkdir(exist_ok=True)
     write_file(run / "experiment" / "discovered.yaml", experiment_text(config, found).encode())
 
 
 def curves_of(found: Discovery) -> Json:
-    """The first record, and how the first systems simulate it: by state, with a list for each system."""
+    """Returns the first record, and its simulation by each of the first systems, by state."""
     data = few_records(found.data)
     rows = int(data.lengths[0])
     times, fine = data.ts[0, :rows], np.linspace(data.ts[0, 0], data.ts[0, rows - 1], max(rows, FINE_ROWS))
-    us = {name: np.interp(fine, times, data.us[0, :rows, at]) for at, name in enumerate(data.inputs)}
-    solved = [each.simulate(list(each.start.values()), fine, us) for each in found.ranked[:SHOWN]]
-    measured = {name: jsonable_numbers(data.ys[0, :rows, at]) for at, name in enumerate(data.states)}
+    us = {name: np.interp(fine, times, data.us[0, :rows, column]) for column, name in enumerate(data.inputs)}
+    solved = [system.simulate(list(system.start.values()), fine, us) for system in found.ranked[:SHOWN]]
+    measured = {name: jsonable_numbers(data.ys[0, :rows, column]) for column, name in enumerate(data.states)}
     return {
         "record": str(data.trajectories[0]),
         "time": data.time,
@@ -270,7 +270,7 @@ def curves_of(found: Discovery) -> Json:
 
 
 def experiment_text(config: DictConfig, found: Discovery) -> str:
-    """An experiment with the data, the equations, and the constants that the fit begins with."""
+    """Writes an experiment with the data, the equations, and the initial constants of the fit."""
     kept = OmegaConf.create({"data": config.data, "field": config.field})
     if isinstance(kept.data.get("path"), str) and Path(kept.data.path).exists():
         kept.data.path = str(Path(kept.data.path).absolute())

@@ -286,7 +286,7 @@ class Regressors:
     def of_terms(view: "View", terms: Sequence[Term], names: Sequence[str]) -> "Regressors":
         """Returns the regressors of terms in a view, with a tangent for each inner number."""
         parts = [part_of(term.text) for term in terms]
-        owners = np.array([at for at, (_, inner, _) in enumerate(parts) for _ in inner], int)
+        owners = np.array([owner for owner, (_, inner, _) in enumerate(parts) for _ in inner], int)
         nudged = [
             Term(part.format(1.0, *inner[:place], inner[place] * (1 + nudge), *inner[place + 1 :]), 0)
             for part, inner, _ in parts for place in range(len(inner)) for nudge in (NUMBER_NUDGE, -NUMBER_NUDGE)
@@ -342,7 +342,7 @@ class Regression:
         self.usable = np.flatnonzero(good[:terms])
         along = (np.nan_to_num(table[:, terms:]) * np.nan_to_num(table[:, columns.owners])).sum(axis=0)
         has_tangent = good[terms:] & good[columns.owners] & (1 - along**2 > MIN_OWN_SHARE)
-        self.tangents = [terms + np.flatnonzero(has_tangent & (columns.owners == at)) for at in range(terms)]
+        self.tangents = [terms + np.flatnonzero(has_tangent & (columns.owners == term)) for term in range(terms)]
         self.every = np.nan_to_num(table, nan=0.0, posinf=0.0, neginf=0.0)
         self.square = self.every.T @ self.every
         self.square[np.diag_indices_from(self.square)] += 1e-12
@@ -366,8 +366,8 @@ class Regression:
         chosen = np.empty((len(sets), width), int)
         filled = np.zeros(len(sets), int)
         for places in sets.T:
-            for at in np.unique(places):
-                rows, tangents = np.flatnonzero(places == at), self.tangents[at]
+            for term in np.unique(places):
+                rows, tangents = np.flatnonzero(places == term), self.tangents[term]
                 for order, tangent in enumerate(tangents):
                     chosen[rows, filled[rows] + order] = tangent
                 filled[rows] += len(tangents)
@@ -375,7 +375,7 @@ class Regression:
 
     def fit(self, places: list[int], description: Description) -> Subset:
         """Fits a subset; returns it with its constants in their original units and its description length."""
-        wide = self.widen(np.array([places]), sum(len(self.tangents[at]) for at in places))[0]
+        wide = self.widen(np.array([places]), sum(len(self.tangents[term]) for term in places))[0]
         square: np.ndarray = self.square[wide[:, None], wide]
         sides: np.ndarray = self.sides[wide]
         solved: np.ndarray = np.linalg.solve(square, sides)
@@ -386,8 +386,8 @@ class Regression:
         values = solved / self.norms[wide]
         slope: dict[int, float] = dict(zip(wide[len(places) :].tolist(), values[len(places) :].tolist(), strict=True))
         first, moves = self.columns.features.shape[1], list[np.ndarray]()
-        for at, constant in zip(places, values[: len(places)].tolist(), strict=True):
-            numbers = first + np.flatnonzero(self.columns.owners == at)
+        for term, constant in zip(places, values[: len(places)].tolist(), strict=True):
+            numbers = first + np.flatnonzero(self.columns.owners == term)
             moves.append(np.array([slope.get(int(number), 0.0) for number in numbers]) / (constant or 1.0))
         return Subset(tuple(places), values[: len(places)], moves, float(length))
 
@@ -410,7 +410,7 @@ def find_subsets(
     """
     regression = Regression(columns, rates)
     usable = regression.usable
-    begin = np.array([at for at in keep if at in usable], int)
+    begin = np.array([place for place in keep if place in usable], int)
     sets, subsets = begin[None, :], list[Subset]()
     largest = min(MAX_SUMMANDS, len(usable), len(rates) // 2)
     while len(sets) and sets.shape[1] < largest:
@@ -422,7 +422,7 @@ def find_subsets(
             order = order[(weights[order] > 0).all(axis=1)]
         shapes = np.sort(columns.alike[sets[order]], axis=1)
         firsts = np.sort(np.unique(shapes, axis=0, return_index=True)[1])
-        subsets += [regression.fit(sets[at].tolist(), description) for at in order[firsts[:most]]]
+        subsets += [regression.fit(sets[row].tolist(), description) for row in order[firsts[:most]]]
         chosen = sets.shape[1] - len(begin)
         complete = chosen < COMPLETE_SIZE and math.comb(len(usable) - len(begin), chosen + 1) < limit
         sets = sets if complete else sets[order[firsts[:BEAM]]]
@@ -451,11 +451,11 @@ def sparse_candidates(
     ranked: list[list[Formula]] = []
     for view, terms in itertools.product(views, libraries):
         rates, columns = view.rates[:, state], Regressors.of_terms(view, terms, names)
-        keep = [at for at, term in enumerate(terms) if term.text in required]
+        keep = [place for place, term in enumerate(terms) if term.text in required]
         description = Description(float(rates.var()), len(views[0].rates), clean)
         subsets = find_subsets(columns, rates, keep, OF_EACH_SIZE, description, limit)
         ranked.append([
-            sum_of([terms[at] for at in subset.places], subset.constants, subset.moves)
+            sum_of([terms[place] for place in subset.places], subset.constants, subset.moves)
             for subset in sorted(subsets, key=lambda subset: subset.length)
         ])  # fmt: skip
     best: dict[tuple[str, ...], Formula] = {}
@@ -499,12 +499,16 @@ def joint_candidates(
         for places, constants, _, length in find_subsets(
             regressors, rates, [], OF_EACH_SIZE, description, limit, balance.positive
         ):
-            chosen = [(columns[at], constant) for at, constant in zip(places, constants, strict=True)]
-            parts = [[(term, value) for (flow, term), value in chosen if flow == at] for at in range(len(offered))]
-            system = tuple(sum_of([term for term, _ in each], [value for _, value in each]) for each in parts)
+            chosen = [(columns[place], constant) for place, constant in zip(places, constants, strict=True)]
+            parts = [
+                [(term, value) for (flow, term), value in chosen if flow == number] for number in range(len(offered))
+            ]
+            system = tuple(
+                sum_of([term for term, _ in summands], [value for _, value in summands]) for summands in parts
+            )
             if all(len(set(formula.parts)) == len(formula.parts) for formula in system):
                 systems.append((length, system))
-        ranked.append([system for _, system in sorted(systems, key=lambda each: each[0])])
+        ranked.append([system for _, system in sorted(systems, key=lambda pair: pair[0])])
     best: dict[tuple[tuple[str, ...], ...], tuple[Formula, ...]] = {}
     for system in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*ranked))):
         if len(best) < most:
@@ -542,13 +546,13 @@ def symbolic_candidates(
         epsilon=1e-5,
     )
     watch.wait_for(f"symbolic regression of {names[state]}", lambda: search.fit(view.values, rates))
-    found: list[tuple[float, Formula]] = []
+    ranked: list[tuple[float, Formula]] = []
     for entry in search.pareto_front_:
-        text = re.sub(r"\bX(\d+)\b", lambda found: names[int(found[1]) - 1], str(entry["model"]))
+        text = re.sub(r"\bX(\d+)\b", lambda match: names[int(match[1]) - 1], str(entry["model"]))
         try:
             formula = lift(text, names[state])
         except (ValueError, TypeError):
             continue
         length = description.length(np.array(entry["mean_squared_error"]), np.array(formula.size))
-        found.append((float(length), formula))
-    return [formula for _, formula in sorted(found, key=lambda entry: entry[0])]
+        ranked.append((float(length), formula))
+    return [formula for _, formula in sorted(ranked, key=lambda entry: entry[0])]

@@ -193,13 +193,13 @@ class Judge:
     def screen(self, formulas: Sequence[Formula], state: int, trials: int = 8) -> list[tuple[float, Formula]]:
         """Refines right-hand sides of one state, with the others on their splines; returns the most probable first."""
         span = self.span([state])
-        names = [self.states[state], *[name for at, name in enumerate(self.names) if at != state]]
+        names = [self.states[state], *[name for place, name in enumerate(self.names) if place != state]]
         systems = [(fit,) for fit in formulas]
         family = Family.of(systems, names)
         fitted, _ = self.fit_linked_or_apart(span, family, np.repeat(span.starts[None], len(systems), axis=0), trials)
         screened: list[tuple[float, Formula]] = []
-        for at, (system, fit) in enumerate(zip(systems, fitted, strict=True)):
-            (formula,) = family.formulas(at, fit.values, system)
+        for member, (system, fit) in enumerate(zip(systems, fitted, strict=True)):
+            (formula,) = family.formulas(member, fit.values, system)
             evidence = schwarz_criterion(error_of(fit), len(fit.left), fit.jacobian.shape[1])
             screened.append((evidence + SYMBOL * formula.size, formula))
         return sorted(screened, key=lambda pair: pair[0])
@@ -251,8 +251,8 @@ class Judge:
         """Returns the judged systems, the best first."""
         away = self.escape(family, np.stack([fit.values for fit in fitted]))
         judged: list[JudgedSystem] = []
-        for at, (system, fit) in enumerate(zip(systems, fitted, strict=True)):
-            formulas = family.formulas(at, fit.values, system)
+        for member, (system, fit) in enumerate(zip(systems, fitted, strict=True)):
+            formulas = family.formulas(member, fit.values, system)
             if not self.balance.accepts(formulas) or not all(map(is_writable, formulas)):
                 continue
             residuals: np.ndarray = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
@@ -260,7 +260,7 @@ class Judge:
             residuals = residuals.transpose(1, 2, 0) * span.spread / self.scale[:, None]
             error, variance, unknowns = float(np.nanmean(residuals**2)), error_of(fit), fit.jacobian.shape[1]
             judged.append(
-                JudgedSystem(formulas, fit.starts, error, variance, unknowns, bool(away[at]), residuals, self.share)
+                JudgedSystem(formulas, fit.starts, error, variance, unknowns, bool(away[member]), residuals, self.share)
             )
         return sorted(judged, key=lambda entry: entry.rank)
 
@@ -299,12 +299,16 @@ class Judge:
         **Returns:** the known systems and the variants, the best first.
         """
         best = known[0]
-        options = [replace_formula(best.formulas, state, each) for state, every in enumerate(others) for each in every]
+        options = [
+            replace_formula(best.formulas, state, formula)
+            for state, formulas in enumerate(others)
+            for formula in formulas
+        ]
         least = 0 if self.balance.may_be_empty else 1
         options = unique([*drops(best.formulas, least), *self.additions(best, library), *options, *systems], known)
-        options = [each for each in options if self.balance.accepts(each, required)]
+        options = [option for option in options if self.balance.accepts(option, required)]
         tried = self.judge(options, best.starts) if options else []
-        return sorted([*known, *tried], key=lambda each: each.rank)
+        return sorted([*known, *tried], key=lambda entry: entry.rank)
 
     def follow(self, judged: JudgedSystem) -> list[Smoothed]:
         """Returns the records with a system's simulation in place of their splines."""
@@ -318,8 +322,8 @@ class Judge:
         for record in self.records:
             pieces = cut_pieces(len(record.t))
             values = record.values.copy()
-            for at, piece in enumerate(pieces, start=count):
-                values[piece, : len(self.states)] = solved[: piece.stop - piece.start, :, at]
+            for window, piece in enumerate(pieces, start=count):
+                values[piece, : len(self.states)] = solved[: piece.stop - piece.start, :, window]
             count += len(pieces)
             splines = tuple(spline_through(record.t, column) for column in values[:, : len(self.states)].T)
             rates = np.stack([spline.derivative()(record.t) for spline in splines], axis=1)
@@ -378,10 +382,10 @@ def proposals(
     def gains(kept: list[int], left: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         basis, _ = np.linalg.qr(at.jacobian[:, kept])
         left = left - basis @ (basis.T @ left)
-        rest = steps - basis @ (basis.T @ steps)
-        squares = (rest**2).sum(0)
+        orthogonal = steps - basis @ (basis.T @ steps)
+        squares = (orthogonal**2).sum(0)
         good = squares > 1e-10 * np.maximum((steps**2).sum(0), 1e-300)
-        along = np.where(good, -rest.T @ left / np.where(good, squares, 1.0), 0.0)
+        along = np.where(good, -orthogonal.T @ left / np.where(good, squares, 1.0), 0.0)
         return float(left @ left), along**2 * squares, along
 
     systems: list[System] = []
@@ -393,17 +397,17 @@ def proposals(
     for state, formula in enumerate(judged.formulas):
         first = 0
         for part, many in enumerate(formula.counts):
-            places = [begin + family.owners[0][state][first + each] for each in range(many)]
+            places = [begin + family.owners[0][state][first + index] for index in range(many)]
             first += many
             if not formula.terms:
                 continue
-            kept = [each for each in own if each not in places]
+            kept = [column for column in own if column not in places]
             left = at.left - at.jacobian[:, places[0]] * at.values[places[0] - begin]
             total, gain, along = gains(kept, left)
             for place in np.argsort(-gain)[:3]:
                 if absent[place][0] == state:
                     swaps.append((float(total - gain[place]), state, part, place, float(along[place])))
-    for _, state, part, place, constant in sorted(swaps, key=lambda each: each[0])[:REPLACED]:
+    for _, state, part, place, constant in sorted(swaps, key=lambda swap: swap[0])[:REPLACED]:
         formula = judged.formulas[state].without(part).plus(absent[place][1], constant)
         systems.append(replace_formula(judged.formulas, state, formula))
     return systems
@@ -416,8 +420,8 @@ def replace_formula(system: System, state: int, formula: Formula) -> System:
 def drops(system: System, least: int = 1) -> list[System]:
     """Returns all systems with one term fewer; each sum keeps at least `least` terms."""
     return [
-        replace_formula(system, state, formula.without(at))
-        for state, formula in enumerate(system) if len(formula.terms) > least for at in range(len(formula.terms))
+        replace_formula(system, state, formula.without(place))
+        for state, formula in enumerate(system) if len(formula.terms) > least for place in range(len(formula.terms))
     ]  # fmt: skip
 
 

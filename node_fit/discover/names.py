@@ -1,4 +1,4 @@
-"""Names of columns as equations can have them: without units in brackets, blanks and signs."""
+"""Converts column names to names that equations can have: without units in brackets, spaces or signs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,12 +8,12 @@ from typing import cast
 from ..data.dataset import Dataset
 from ..model.fields.equations import check_symbol
 
-# The unit after a name, in brackets.
+# A unit in brackets at the end of a name.
 UNIT = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]\s*$")
 
 
 def is_symbol(name: str) -> bool:
-    """Whether equations can have a name."""
+    """Whether a name is valid in equations."""
     try:
         check_symbol(name, "state")
     except ValueError:
@@ -22,9 +22,9 @@ def is_symbol(name: str) -> bool:
 
 
 def plain_names(names: Sequence[str]) -> dict[str, str]:
-    """For each name that equations can't have, one that they can, and that no other has.
+    """Returns a valid and unused name for each name that equations can't have.
 
-    So `Voltage (V)` becomes `Voltage`, `speed-2` becomes `speed_2`, and `exp` becomes `exp_`.
+    For example, `Voltage (V)` becomes `Voltage`, `speed-2` becomes `speed_2`, and `exp` becomes `exp_`.
     """
     taken = {name for name in names if is_symbol(name)}
     plain: dict[str, str] = {}
@@ -33,14 +33,16 @@ def plain_names(names: Sequence[str]) -> dict[str, str]:
             continue
         short = re.sub(r"\W+", "_", UNIT.sub("", name) or name).strip("_") or "x"
         short = f"x{short}" if short[0].isdigit() else short if is_symbol(short) else f"{short}_"
-        others = (f"{short}{at}" for at in range(2, len(names) + 2))
-        plain[name] = short if short not in taken else next(each for each in others if each not in taken)
+        numbered = (f"{short}{number}" for number in range(2, len(names) + 2))
+        plain[name] = (
+            short if short not in taken else next(candidate for candidate in numbered if candidate not in taken)
+        )
         taken.add(plain[name])
     return plain
 
 
 def with_plain_names(data: Dataset) -> tuple[Dataset, dict[str, str]]:
-    """The data with names of states and inputs that equations can have, and what became of which name."""
+    """Returns the data with valid names of states and inputs, and the new name of each renamed column."""
     plain = plain_names([*data.states, *data.inputs])
     rename = {name: plain.get(name, name) for name in (*data.states, *data.inputs)}
     renamed = replace(
@@ -54,9 +56,10 @@ def with_plain_names(data: Dataset) -> tuple[Dataset, dict[str, str]]:
 
 
 def rename_columns(data: Mapping[str, object], columns: Sequence[str] | None = None) -> dict[str, object]:
-    """A table's keys in which states and inputs have names that equations can have, by its key `rename`.
+    """Returns a table's settings with valid names of states and inputs, which its key `rename` maps to the columns.
 
-    **Arguments:** `columns`: all of the file, so that a name does not depend on the roles; those with a role if None.
+    **Arguments:** `columns`: all columns of the file, so that names do not depend on the roles; None for those with a
+    role.
     """
     roles = [
         str(name) for key in ("states", "inputs", "covariates") for name in cast(Sequence[str], data.get(key) or ())
@@ -65,7 +68,7 @@ def rename_columns(data: Mapping[str, object], columns: Sequence[str] | None = N
 
     def new_name(value: object) -> object:
         if isinstance(value, Mapping):
-            return {plain.get(str(name), name): each for name, each in cast(Mapping[str, object], value).items()}
+            return {plain.get(str(name), name): entry for name, entry in cast(Mapping[str, object], value).items()}
         return [plain.get(name, name) for name in cast(Sequence[str], value)]
 
     keys = ("states", "inputs", "covariates", "units", "log", "bounds", "angles", "sigma")
@@ -75,13 +78,13 @@ def rename_columns(data: Mapping[str, object], columns: Sequence[str] | None = N
 
 
 def unit_of(name: str) -> str | None:
-    """The unit in brackets at the end of a column's name, as in `Voltage (V)`."""
-    found = UNIT.search(name)
-    return found[1].strip() or None if found else None
+    """Returns the unit in brackets at the end of a column's name, as in `Voltage (V)`."""
+    match = UNIT.search(name)
+    return match[1].strip() or None if match else None
 
 
 def write_plainly(texts: Iterable[str], plain: Mapping[str, str]) -> list[str]:
-    """Texts with plain names in the place of others, of which the longest are replaced first."""
+    """Replaces names in texts by their plain names, the longest first."""
     written = list(texts)
     for name in sorted(plain, key=len, reverse=True):
         written = [text.replace(name, plain[name]) for text in written]

@@ -254,9 +254,11 @@ def search(
     check_data_of(data)
     data = few_records(data)
     records = smooth_records(data, 1.0)
-    clean = all(each.clean for each in records)
+    clean = all(record.clean for record in records)
     several = [records] if clean else [smooth_records(data, strength) for strength in SMOOTHINGS]
-    views = [view for place, each in enumerate(several) for view in make_views(each, weak=place == 0 and not clean)]
+    views = [
+        view for place, smoothed in enumerate(several) for view in make_views(smoothed, weak=place == 0 and not clean)
+    ]
     judge = Judge(records, list(data.states), list(data.inputs), vocabulary.make_balance(data.states), watch)
     source = Source(judge, views, clean, judge.names, not clean, find_angles(data))
     return search_source(source, vocabulary, symbolic, resamples, effort, seed)
@@ -281,7 +283,7 @@ def search_field(
     if reading.balance is not None and (vocabulary.conserved or vocabulary.mass_action):
         raise ValueError("conserved and mass_action are of whole equations, and the model knows a part of them.")
     judge = Judge(reading.records, list(model.latent), list(model.inputs), balance, watch)
-    clean = all(each.clean for each in reading.records)
+    clean = all(record.clean for record in reading.records)
     repeats = reading.balance is None and not clean
     source = Source(judge, make_views(reading.records, weak=False), clean, reading.sees, repeats, find_angles(data))
     return search_source(source, vocabulary, symbolic, resamples, effort, seed)
@@ -357,7 +359,7 @@ class Search:
         self.judge.share = self.judged[0].share
         if self.ended is None and self.judge.share < 1:
             # With fewer independent values, the best system can be shorter by several terms.
-            shorter = [system for each in self.judged[:SHORTENED] for system in drops(each.formulas)]
+            shorter = [system for judged in self.judged[:SHORTENED] for system in drops(judged.formulas)]
             with self.keeping():
                 self.improve(others, shorter)
 
@@ -380,20 +382,20 @@ class Search:
         """Returns initial systems, and formulas of each function to try in other systems."""
         balance, most = judge.balance, SCREENED[self.effort]
         if balance.shares is not None:
-            found = joint_candidates(views, self.offered, judge.names, balance, clean, most)
-            return [each for each in found if balance.accepts(each, self.required)], [[] for _ in self.offered]
+            ranked = joint_candidates(views, self.offered, judge.names, balance, clean, most)
+            return [system for system in ranked if balance.accepts(system, self.required)], [[] for _ in self.offered]
         seen = [judge.names.index(name) for name in self.source.sees]
         kept: list[list[Formula]] = []
         for place, groups in enumerate(self.offered):
             apart = [View(view.values[:, seen], view.rates, view.weights) for view in views]
             judge.watch(f"sums of terms for {balance.titles[place]}")
-            found = self.find_sums(apart, groups, place, clean, most, MAX_SUBSETS)
+            ranked = self.find_sums(apart, groups, place, clean, most, MAX_SUBSETS)
             if seed is not None:
-                found += symbolic_candidates(apart[0], self.source.sees, place, clean, seed, judge.watch)[: most // 4]
-            kept.append(found if balance.may_be_empty else screen_state(judge, found, place))
+                ranked += symbolic_candidates(apart[0], self.source.sees, place, clean, seed, judge.watch)[: most // 4]
+            kept.append(ranked if balance.may_be_empty else screen_state(judge, ranked, place))
         kept += [[constant] for constant in balance.known_functions()]
-        systems = [tuple(each[0] for each in kept), *combine_formulas(kept)]
-        return systems, [each[:COMBINED] for each in kept] if balance.may_be_empty else kept
+        systems = [tuple(formulas[0] for formulas in kept), *combine_formulas(kept)]
+        return systems, [formulas[:COMBINED] for formulas in kept] if balance.may_be_empty else kept
 
     def find_sums(
         self, views: Sequence[View], groups: Sequence[Sequence[Term]], place: int, clean: bool, most: int, limit: int
@@ -404,9 +406,9 @@ class Search:
         """
         absorbed = self.absorbed[place]
         kept = (*self.required, *absorbed)
-        found = sparse_candidates(views, groups, self.source.sees, place, clean, most, kept, limit)
+        candidates = sparse_candidates(views, groups, self.source.sees, place, clean, most, kept, limit)
         shortest: dict[tuple[str, ...], Formula] = {}
-        for formula in found:
+        for formula in candidates:
             remaining = formula.without_terms(absorbed)
             shortest.setdefault(remaining.terms, remaining)
         return list(shortest.values())
@@ -451,16 +453,18 @@ class Search:
             group = min(containing, key=len, default=flat(groups))
             return self.find_sums([resample()], [group], place, clean, 1, MAX_RESAMPLED_SUBSETS)
 
-        whole: list[list[tuple[Formula, ...]]] = []
+        joint: list[list[tuple[Formula, ...]]] = []
         if balance.shares is not None:
-            whole = [joint_candidates([resample()], self.offered, sees, balance, clean, 1) for _ in range(resamples)]
+            joint = [joint_candidates([resample()], self.offered, sees, balance, clean, 1) for _ in range(resamples)]
         shares: dict[str, dict[str, float]] = {}
         for place, title in enumerate(balance.titles[: len(self.offered)]):
             if best[place].terms and resamples > 0:
-                drawn = [each[0][place : place + 1] for each in whole] or [shortest(place) for _ in range(resamples)]
-                parts = [each[0].parts if each else () for each in drawn]
+                drawn = [systems[0][place : place + 1] for systems in joint] or [
+                    shortest(place) for _ in range(resamples)
+                ]
+                parts = [formulas[0].parts if formulas else () for formulas in drawn]
                 pairs = zip(best[place].terms, best[place].parts, strict=True)
-                shares[title] = {term: sum(part in each for each in parts) / resamples for term, part in pairs}
+                shares[title] = {term: sum(part in sample for sample in parts) / resamples for term, part in pairs}
         return shares
 
 
@@ -523,14 +527,18 @@ def group_terms(libraries: Mapping[str, Sequence[Term]]) -> list[list[Term]]:
     """Returns the sets of terms whose sums are searched: low-degree polynomials combined with other libraries."""
     low = [libraries.get(kind, []) for kind in LOW_DEGREE]
     more = [[libraries.get(kind, []) for kind in kinds] for kinds in GROUPS]
-    groups = [flat([*low, *each, libraries[OWN]]) for at, each in enumerate(more) if any(each) or not at]
+    groups = [flat([*low, *others, libraries[OWN]]) for place, others in enumerate(more) if any(others) or not place]
     return [group for group in groups if group]
 
 
 def combine_formulas(kept: Sequence[Sequence[Formula]]) -> list[tuple[Formula, ...]]:
     """Returns systems of all first candidates with the candidate of one state replaced."""
-    first = tuple(each[0] for each in kept)
-    return [(*first[:state], formula, *first[state + 1 :]) for state, every in enumerate(kept) for formula in every[1:]]
+    first = tuple(formulas[0] for formulas in kept)
+    return [
+        (*first[:state], formula, *first[state + 1 :])
+        for state, candidates in enumerate(kept)
+        for formula in candidates[1:]
+    ]
 
 
 def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
@@ -545,7 +553,7 @@ def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
     for place, formula in enumerate(judged.formulas):
         known = place - len(judged.formulas) + len(own)
         first = len(constants) + 1
-        names = [own[known]] if known >= 0 else [f"{letter}{first + at}" for at in range(len(formula.constants))]
+        names = [own[known]] if known >= 0 else [f"{letter}{first + index}" for index in range(len(formula.constants))]
         texts.append(formula.with_names(names))
         constants.update(zip(names, formula.constants, strict=True))
     shown = balance.write([formula.with_numbers() for formula in judged.formulas], judge.states, 4)

@@ -189,21 +189,21 @@ class Family:
             for formula, own in zip(system, owners[-1], strict=True):
                 constants[member, own], free[member, own] = formula.constants, True
         summands = [
-            Summand(unknown, part.format(*[f"c{at}_" for at in own]), np.array([part in each for each in having]))
+            Summand(unknown, part.format(*[f"c{at}_" for at in own]), np.array([part in parts for parts in having]))
             for unknown, known, having in zip(balance.unknowns, places, parts_by_function(systems), strict=True)
             for part, own in known.items()
         ]
-        gates = {each: f"gate{at}_" for at, each in enumerate(summands) if not each.has.all()}
+        gates = {summand: f"gate{at}_" for at, summand in enumerate(summands) if not summand.has.all()}
         named = [*names, *[f"c{at}_" for at in range(total)], *gates.values()]
 
         def rates(members: np.ndarray) -> Tape:
             sums: dict[str, list[tuple[str, str | None]]] = {unknown: [] for unknown in balance.unknowns}
-            for each in summands:
-                if each.has[members].any():
-                    sums[each.unknown].append((each.text, None if each.has[members].all() else gates[each]))
+            for summand in summands:
+                if summand.has[members].any():
+                    sums[summand.unknown].append((summand.text, None if summand.has[members].all() else gates[summand]))
             return read_tape(balance.rates, named, sums)
 
-        shut = np.array([each.has for each in gates], float).reshape(len(gates), len(systems)).T
+        shut = np.array([summand.has for summand in gates], float).reshape(len(gates), len(systems)).T
         start, mine = np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)])
         called = [" ".join(sorted(functions_in(system))) for system in systems]
         kinds = np.unique(called, return_inverse=True)[1]
@@ -266,10 +266,10 @@ def least_squares_of(
         watch(f"{members} right-hand sides simulated, {trial} of {trials - 1} times")
         values, starts = (np.stack(part) for part in zip(*points.values(), strict=True))
         fits = linearize(span, family, np.array([*points]), values, starts)
-        for at, fit in zip(points, fits, strict=True):
-            scores[at] = min(scores[at], score(fit))
-        for at in np.flatnonzero(scores >= scores.min() + BEHIND) if trial == UNTIL_LEFT else ():
-            rules[at].max_evaluations = 0
+        for member, fit in zip(points, fits, strict=True):
+            scores[member] = min(scores[member], score(fit))
+        for member in np.flatnonzero(scores >= scores.min() + BEHIND) if trial == UNTIL_LEFT else ():
+            rules[member].max_evaluations = 0
         return fits
 
     def is_fitted(old: Fitting, new: Fitting) -> bool:
@@ -280,7 +280,7 @@ def least_squares_of(
         DampedSteps(partial(step_from, free=free), DAMPING, max_evaluations=trials - 1, is_still=is_fitted)
         for free in family.free
     ]
-    scores = np.array([score(each) for each in begun])
+    scores = np.array([score(fitting) for fitting in begun])
     return minimize_together(begun, rules, evaluate)
 
 
@@ -311,7 +311,7 @@ def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray,
         if members.size:
             fitted = linearize_alike(span, rates, family.free[which[members]], values[members], starts[members])
             fits |= dict(zip(members.tolist(), fitted, strict=True))
-    return [fits[at] for at in range(len(which))]
+    return [fits[member] for member in range(len(which))]
 
 
 def linearize_alike(span: Span, rates: Tape, free: np.ndarray, values: np.ndarray, starts: np.ndarray) -> list[Fitting]:
@@ -325,30 +325,31 @@ def linearize_alike(span: Span, rates: Tape, free: np.ndarray, values: np.ndarra
     constants = np.repeat(values[:, None, :], widest, axis=1)
     begun = np.repeat(starts[:, None], widest, axis=1)
     nudges = np.ones((members, widest))
-    for member, own in enumerate(places):
-        sizes = [*np.abs(starts[member]).max(axis=1).clip(1e-6), *np.abs(values[member, own]).clip(1e-4)]
+    for member, indices in enumerate(places):
+        sizes = [*np.abs(starts[member]).max(axis=1).clip(1e-6), *np.abs(values[member, indices]).clip(1e-4)]
         nudges[member, 1 : 1 + len(sizes)] = DIFFERENCE * np.array(sizes)
         for state in range(states):
             begun[member, 1 + state, state] += nudges[member, 1 + state]
-        nudged = 1 + states + np.arange(len(own))
-        constants[member, nudged, own] += nudges[member, nudged]
+        nudged = 1 + states + np.arange(len(indices))
+        constants[member, nudged, indices] += nudges[member, nudged]
     flat = begun.reshape(-1, states, records).transpose(1, 0, 2)
     solved = span.simulate(rates, constants.reshape(members * widest, values.shape[1]).T, flat)
-    left = ((solved - span.raw[:, :, None]) / span.spread[:, :, None]).clip(-FAILED_RESIDUAL, FAILED_RESIDUAL)
+    residuals = ((solved - span.raw[:, :, None]) / span.spread[:, :, None]).clip(-FAILED_RESIDUAL, FAILED_RESIDUAL)
     missing = ~np.isfinite(span.raw)[:, :, None]
-    left = np.where(missing, 0.0, np.nan_to_num(left, nan=FAILED_RESIDUAL))
+    residuals = np.where(missing, 0.0, np.nan_to_num(residuals, nan=FAILED_RESIDUAL))
     shape = (members, widest, records)
-    left = left.reshape(*left.shape[:2], *shape).transpose(2, 3, 4, 0, 1)  # Member, nudge, record, row, state.
+    # Member, nudge, record, row, state.
+    residuals = residuals.reshape(*residuals.shape[:2], *shape).transpose(2, 3, 4, 0, 1)
     ends = np.nan_to_num(solved[-1], nan=0.0, posinf=0.0, neginf=0.0).reshape(states, *shape).transpose(1, 2, 3, 0)
     divided = nudges[:, 1:, None, None]
-    slopes = (left[:, 1:] - left[:, :1]) / divided[..., None]
+    slopes = (residuals[:, 1:] - residuals[:, :1]) / divided[..., None]
     growths = (ends[:, 1:] - ends[:, :1]) / divided
     return [
         condense(
-            span, values[at], starts[at], left[at, 0], ends[at, 0], slopes[at, : states + len(own)],
-            growths[at, : states + len(own)],
+            span, values[at], starts[at], residuals[at, 0], ends[at, 0], slopes[at, : states + len(indices)],
+            growths[at, : states + len(indices)],
         )
-        for at, own in enumerate(places)
+        for at, indices in enumerate(places)
     ]  # fmt: skip
 
 
@@ -361,40 +362,40 @@ def condense(
     slopes: np.ndarray,
     growths: np.ndarray,
 ) -> Fitting:
-    """Residuals as functions of the first starts and constants alone: those of later windows follow from the gaps.
+    """Linearizes the residuals in the constants and first initial states alone; closed gaps determine the others.
 
     **Arguments:** `left`: `(record, row, state)`. `ends`: states after each window, `(record, state)`. `slopes`,
-    `growths`: their derivatives by the start's states and the constants, with an axis for these before the others.
+    `growths`: their derivatives by the initial states and the constants, which are the first axis.
     """
     states, records = starts.shape
-    firsts = [at for at in range(records) if not span.follows[at]]
-    own = len(slopes) - states
-    unknowns = len(firsts) * states + own
+    firsts = [record for record in range(records) if not span.follows[record]]
+    constants = len(slopes) - states
+    unknowns = len(firsts) * states + constants
     closing, moves = np.zeros((records, states)), np.zeros((records, states, unknowns))
     gaps, chain = 0.0, -1
     parts: list[np.ndarray] = []
     columns: list[np.ndarray] = []
-    for at in range(records):
-        if span.follows[at]:
-            grown = growths[:states, at - 1].T
-            gap = ends[at - 1] - starts[:, at]
-            closing[at] = gap + grown @ closing[at - 1]
-            moves[at] = grown @ moves[at - 1]
-            moves[at, :, unknowns - own :] += growths[states:, at - 1].T
-            gaps += float(((gap / span.spread[0, :, at]) ** 2).sum())
+    for record in range(records):
+        if span.follows[record]:
+            grown = growths[:states, record - 1].T
+            gap = ends[record - 1] - starts[:, record]
+            closing[record] = gap + grown @ closing[record - 1]
+            moves[record] = grown @ moves[record - 1]
+            moves[record, :, unknowns - constants :] += growths[states:, record - 1].T
+            gaps += float(((gap / span.spread[0, :, record]) ** 2).sum())
         else:
             chain += 1
-            moves[at, :, chain * states : (chain + 1) * states] = np.eye(states)
-        known = np.isfinite(span.raw[:, :, at])
-        by_start, by_constant = slopes[:states, at][:, known].T, slopes[states:, at][:, known].T
-        part = left[at][known] + by_start @ closing[at]
-        column = by_start @ moves[at]
-        column[:, unknowns - own :] += by_constant
+            moves[record, :, chain * states : (chain + 1) * states] = np.eye(states)
+        measured = np.isfinite(span.raw[:, :, record])
+        by_start, by_constant = slopes[:states, record][:, measured].T, slopes[states:, record][:, measured].T
+        part = left[record][measured] + by_start @ closing[record]
+        column = by_start @ moves[record]
+        column[:, unknowns - constants :] += by_constant
         parts.append(part)
         columns.append(column)
-    whole = np.nan_to_num(np.concatenate(parts), nan=FAILED_RESIDUAL).clip(-FAILED_RESIDUAL, FAILED_RESIDUAL)
+    residuals = np.nan_to_num(np.concatenate(parts), nan=FAILED_RESIDUAL).clip(-FAILED_RESIDUAL, FAILED_RESIDUAL)
     jacobian = np.nan_to_num(np.concatenate(columns), nan=0.0).clip(-STEEPEST, STEEPEST)
     bounded = np.nan_to_num(closing, nan=0.0).clip(-STEEPEST, STEEPEST)
     moves = np.nan_to_num(moves, nan=0.0).clip(-STEEPEST, STEEPEST)
     value = float((left**2).sum()) + gaps
-    return Fitting(values.copy(), starts.copy(), value, whole, jacobian, bounded, moves)
+    return Fitting(values.copy(), starts.copy(), value, residuals, jacobian, bounded, moves)

@@ -1,4 +1,4 @@
-"""Receives progress messages of a search, and can stop it."""
+"""Receives progress messages of a search and can stop it."""
 
 import threading
 import time
@@ -7,24 +7,23 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 Result = TypeVar("Result")
-# Seconds between two looks at a thread that is waited for.
+# Interval between checks of a running thread [s].
 MAX_WAIT = 0.2
 
 
 class TimeIsUp(Exception):
-    """Raised in a search whose time is up."""
+    """Raised in a search that exceeds its time limit."""
 
 
 def say_nothing(what: str) -> None:
-    """Reports nothing."""
+    """Ignores a progress message."""
 
 
 @dataclass
 class SearchWatch:
-    """A receiver of progress messages, which stops the search once its time is up.
+    """A receiver of progress messages that stops the search once its time is up.
 
-    **Arguments:** `tell`: called with what is done next, a few words. `seconds`: how long the search may take; None for
-    as long as it needs.
+    **Arguments:** `tell`: called with a short description of the next step. `seconds`: time limit; None for no limit.
     """
 
     tell: Callable[[str], object] = say_nothing
@@ -34,14 +33,14 @@ class SearchWatch:
     def __call__(self, what: str) -> None:
         """Reports the next step.
 
-        **Raises:** `TimeIsUp` if no time is left for it.
+        **Raises:** `TimeIsUp` if no time is left.
         """
         if self.seconds is not None and time.monotonic() - self.began >= self.seconds:
             raise TimeIsUp
         self.tell(what)
 
     def wait_for(self, what: str, function: Callable[[], Result]) -> Result:
-        """The result of a function that does not return to Python for long: signals and the time count meanwhile."""
+        """Runs a long function in a thread, so that signals and the time limit take effect; returns its result."""
         results: list[Result] = []
         errors: list[Exception] = []
 

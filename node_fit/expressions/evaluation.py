@@ -1,4 +1,4 @@
-"""The values of expressions: by JAX, and for many rows at once by NumPy."""
+"""Evaluates expressions with JAX, and for many rows at once with NumPy."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ def evaluate(
     frozen: Mapping[Expression, Value] = MappingProxyType({}),
     dtype: DTypeLike | None = None,
 ) -> Value:
-    """The value of an expression by JAX.
+    """Evaluates an expression with JAX.
 
     **Arguments:**
 
-    - `scope`: the value of each name: scalars, or arrays of one shape.
-    - `frozen`: values of parts that are not computed.
-    - `dtype`: of numbers, as arrays; None if they stay Python's.
+    - `scope`: value of each name, all scalars or arrays of one shape.
+    - `frozen`: values of subexpressions that are not computed.
+    - `dtype`: type of numbers as arrays; None to keep Python numbers.
     """
     if isinstance(expression, Number):
         return expression.value if dtype is None else jnp.asarray(float(expression.value), dtype)
@@ -39,35 +39,35 @@ def evaluate(
         if exponent is not None and abs(exponent) <= PRODUCT_POWER:
             base = evaluate(arguments[0], scope, frozen, dtype)
             return finite_slopes.integer_power(jnp.asarray(base, float), exponent)
-    return OPERATIONS[name].evaluate(*(evaluate(each, scope, frozen, dtype) for each in arguments))
+    return OPERATIONS[name].evaluate(*(evaluate(argument, scope, frozen, dtype) for argument in arguments))
 
 
 def as_float(value: Value) -> Float[Array, "..."]:
-    """A value as an array of floats."""
+    """Converts a value to an array of floats."""
     return jnp.asarray(value, float)
 
 
 def stack_scalars(values: Sequence[Value]) -> Float[Array, " value"]:
-    """Values as one vector of floats."""
+    """Stacks values into one vector of floats."""
     return jnp.stack([as_float(value) for value in values]) if values else jnp.zeros(0)
 
 
 Rows = float | np.ndarray
-# Powers up to this one are products in NumPy, too.
+# Largest power that is computed as a product in NumPy.
 SMALL_POWER = 9
 
 
 def pass_where(gate: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """A value where its gate is not 0; a product with 0 would let infinite values through, as NaN."""
+    """Returns a value where its gate is not 0, else 0; a product with 0 would turn infinite values into NaN."""
     return np.where(gate, value, 0.0)
 
 
 class Tape:
-    """Expressions as one list of NumPy's operations, in which whatever they share is computed once.
+    """Expressions as one list of NumPy operations; shared parts are computed once.
 
-    **Arguments:** `expressions`: what to compute. `names`: of the values that a call is given. `sums`: by further
-    names, the summands of what these stand for, each with the name of its gate or None; they may be more than one text
-    can hold.
+    **Arguments:** `expressions`: the expressions to compute. `names`: names of the values passed to a call. `sums`: by
+    further names, the summands for which they stand, each with the name of its gate or None; these can be more than a
+    text can hold.
     """
 
     def __init__(
@@ -76,24 +76,24 @@ class Tape:
         names: Sequence[str],
         sums: Mapping[str, Sequence[tuple[Expression, str | None]]] = MappingProxyType({}),
     ):
-        self.places = {name: at for at, name in enumerate(names)}
+        self.places = {name: place for place, name in enumerate(names)}
         self.steps: list[tuple[Callable[..., Rows], tuple[int, ...]]] = []
         self.known: dict[tuple[object, ...], int] = {}
         self.first = self.free = len(names)
         for name, summands in sums.items():
-            places = [self.place_behind(gate, each) for each, gate in summands] or [self.number(0.0)]
+            places = [self.place_behind(gate, summand) for summand, gate in summands] or [self.number(0.0)]
             self.places[name] = self.fold(np.add, places)
         self.results = [self.place(expression) for expression in expressions]
 
     def __call__(self, values: Sequence[Rows]) -> list[Rows]:
-        """The value of each expression."""
+        """Computes the value of each expression."""
         held: list[Rows] = [*values]
         for function, places in self.steps:
             if len(places) == 2:
                 held.append(function(held[places[0]], held[places[1]]))
             else:
-                held.append(function(*[held[at] for at in places]))
-        return [held[at] for at in self.results]
+                held.append(function(*[held[place] for place in places]))
+        return [held[place] for place in self.results]
 
     def add(self, function: Callable[..., Rows], *places: int) -> int:
         key = (function, places)
@@ -104,16 +104,16 @@ class Tape:
         return self.known[key]
 
     def fold(self, function: Callable[..., Rows], places: Sequence[int]) -> int:
-        """The place of values that are combined from left to right."""
+        """Combines values from left to right; returns the place of the result."""
         return functools.reduce(lambda left, right: self.add(function, left, right), places)
 
     def place_behind(self, gate: str | None, expression: Expression) -> int:
-        """The place of a value where its gate is open, and of 0 elsewhere."""
+        """Returns the place of a value where its gate is open, and of 0 elsewhere."""
         place = self.place(expression)
         return place if gate is None else self.add(pass_where, self.places[gate], place)
 
     def number(self, value: float) -> int:
-        """The place of a number, which an operation without operands yields."""
+        """Returns the place of a number, the result of an operation without operands."""
         key = ("number", value)
         if key not in self.known:
             self.steps.append((lambda: value, ()))
@@ -122,7 +122,7 @@ class Tape:
         return self.known[key]
 
     def place(self, node: Expression) -> int:
-        """The place of the value of an expression."""
+        """Returns the place of an expression's value."""
         match node:
             case Number(value):
                 return self.number(float(value))
@@ -131,7 +131,7 @@ class Tape:
             case Application("^", (base, Number(int() as power))) if 1 <= power <= SMALL_POWER:
                 return self.fold(np.multiply, [self.place(base)] * power)
             case Application(name, arguments):
-                operation, places = OPERATIONS[name], [self.place(each) for each in arguments]
+                operation, places = OPERATIONS[name], [self.place(argument) for argument in arguments]
                 if not operation.folds:
                     return self.add(operation.numpy, *places)
                 return self.fold(operation.numpy, places) if places else self.number(float(operation.empty or 0.0))

@@ -1,8 +1,8 @@
-"""Operations of equations whose derivatives are finite at the edge of where they have one.
+"""Operations of equations with finite derivatives at the edge of their domains.
 
-In `sqrt(maximum(h, 0))` the chain rule multiplies the slope of the root at 0, which is infinite, by that of the
-maximum, which is 0, and the product is not a number. Here a slope that is not finite counts as 0: values stay what they
-are, and a guarded expression has the derivative of its guard.
+In `sqrt(maximum(h, 0))`, the chain rule multiplies the slope of the root at 0, which is infinite, by that of the
+maximum, which is 0; the product is NaN. Here, a slope that is not finite counts as 0: values are unchanged, and a
+guarded expression has the derivative of its guard.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Entry = Callable[..., Array]
 
 
 def with_finite_slopes(function: Entry) -> Entry:
-    """The function of single numbers, or of arrays of them, with derivatives of any order that are finite."""
+    """Returns a function of numbers or arrays with finite derivatives of any order."""
     guarded = jax.custom_jvp(function)
 
     def differentiate(primals: tuple[Array, ...], tangents: tuple[Array | SymbolicZero, ...]) -> tuple[Array, Array]:
@@ -33,23 +33,23 @@ def with_finite_slopes(function: Entry) -> Entry:
 
 
 def slope_of(function: Entry, place: int) -> Entry:
-    """The derivative of a function by the argument at this place; 0 where it is not finite."""
+    """Returns the derivative of a function by the argument at this place; 0 where it is not finite."""
 
     def slope(*values: Array) -> Array:
         def of_one(value: Array) -> Array:
             return function(*values[:place], value, *values[place + 1 :])
 
-        found = jax.jvp(of_one, (values[place],), (jnp.ones_like(values[place]),))[1]
-        return depend_on(jnp.where(jnp.isfinite(found), found, jnp.zeros_like(found)), values)
+        derivative = jax.jvp(of_one, (values[place],), (jnp.ones_like(values[place]),))[1]
+        return depend_on(jnp.where(jnp.isfinite(derivative), derivative, jnp.zeros_like(derivative)), values)
 
     return slope
 
 
 def depend_on(result: Array, values: tuple[Array, ...]) -> Array:
-    """The result, as one that depends on all values: it has an axis for a batch wherever one of them has.
+    """Makes a result depend on all values, so that it has a batch axis if one of them has.
 
-    The slope of `y/k` by `y` is `1/k`. In a batch of `y` alone its value would have no axis, and its derivative one,
-    which JAX mixes up once a loop is differentiated. XLA drops the choice between equals.
+    The slope of `y/k` by `y` is `1/k`. In a batch of `y` alone, its value would have no axis but its derivative one,
+    which JAX mixes up when a loop is differentiated. XLA removes the selection between equal values.
     """
     for value in values:
         result = jnp.where(value == value, result, result)
@@ -57,7 +57,7 @@ def depend_on(result: Array, values: tuple[Array, ...]) -> Array:
 
 
 def integer_power(base: Array, exponent: int) -> Array:
-    """A product, or one over it."""
+    """Computes an integer power as a product or its reciprocal."""
     if exponent >= 0:
         return jax.lax.integer_pow(base, exponent)
 

@@ -1,4 +1,4 @@
-"""Expressions in MathML, as SBML has them: the names of its elements, and what it has no name for in others."""
+"""Writes expressions in SBML's MathML; operations without an element are expressed by others."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ WRITTEN_OUT = {
     "heaviside": "piecewise(1, x > 0, 0, x < 0, 0.5)",
     "sigmoid": "1/(1 + exp(-x))",
 }
-# Elements whose names are not those of the operations here.
+# Elements whose names differ from those of the operations here.
 OTHER_NAMES = {
     "+": "plus", "-": "minus", "negative": "minus", "*": "times", "/": "divide", "^": "power",
     "<": "lt", "<=": "leq", ">": "gt", ">=": "geq", "==": "eq", "!=": "neq",
@@ -25,18 +25,18 @@ ELEMENTS = {name: OTHER_NAMES.get(name, name) for name in OPERATIONS if name not
 
 
 def has_mathml(operation: str) -> bool:
-    """Whether SBML's MathML can say an operation."""
+    """Whether an operation can be written in SBML's MathML."""
     return operation in ELEMENTS or operation in WRITTEN_OUT or operation == "sqrt"
 
 
 def write_mathml(expression: Expression, names: Mapping[str, str]) -> str:
-    """An expression in MathML, of operations that `has_mathml`.
+    """Writes an expression in MathML; its operations must satisfy `has_mathml`.
 
-    **Arguments:** `names`: the element of each name.
+    **Arguments:** `names`: element of each name.
     """
 
     def apply(element: str, arguments: Sequence[Expression]) -> str:
-        return f"<apply><{element}/>{''.join(write_mathml(each, names) for each in arguments)}</apply>"
+        return f"<apply><{element}/>{''.join(write_mathml(argument, names) for argument in arguments)}</apply>"
 
     match expression:
         case Number(bool() as value):
@@ -49,10 +49,10 @@ def write_mathml(expression: Expression, names: Mapping[str, str]) -> str:
         case Symbol(name):
             return names[name]
         case Application("piecewise", arguments):
-            texts = [write_mathml(each, names) for each in arguments]
+            texts = [write_mathml(argument, names) for argument in arguments]
             pieces = [f"<piece>{value}{where}</piece>" for value, where in zip(texts[::2], texts[1::2], strict=False)]
-            rest = f"<otherwise>{texts[-1]}</otherwise>" if len(texts) % 2 else ""
-            return f"<piecewise>{''.join(pieces)}{rest}</piecewise>"
+            otherwise = f"<otherwise>{texts[-1]}</otherwise>" if len(texts) % 2 else ""
+            return f"<piecewise>{''.join(pieces)}{otherwise}</piecewise>"
         case Application("sqrt", arguments):
             return apply("root", arguments)
         case Application("root", (degree, value)):

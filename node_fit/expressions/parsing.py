@@ -1,4 +1,4 @@
-"""Reads expressions from text by one parser, in the spelling of equations or of PEtab; no text is run as code."""
+"""Parses expressions from text in the spelling of equations or of PEtab; no text is run as code."""
 
 import difflib
 import functools
@@ -17,20 +17,20 @@ from .tree import COMPARISONS, Application, Expression, Number, Symbol, calls, m
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """How a kind of text spells expressions.
+    """The spelling of expressions in a kind of text.
 
     **Arguments:**
 
-    - `token`: what a text consists of, as groups `number`, `name`, `operator`, `end` and `wrong`.
-    - `functions`: other names of functions.
-    - `numbers`: names that are numbers.
+    - `token`: pattern of a token, with the groups `number`, `name`, `operator`, `end` and `wrong`.
+    - `functions`: alternative names of functions.
+    - `numbers`: names that stand for numbers.
     - `words`: names that are operators.
-    - `joins`: whether a chain such as a sum is one call with many arguments, rather than calls within each other.
-    - `most_nested`: of parts within each other.
-    - `largest`: number.
-    - `is_strict`: whether numbers and conditions are told apart, and what a text computes is a number.
+    - `joins`: whether a chain such as a sum is one call with many arguments, rather than nested calls.
+    - `most_nested`: maximum nesting depth.
+    - `largest`: largest allowed number.
+    - `is_strict`: whether numbers and conditions are distinguished, and a text must compute a number.
     - `reserved`: functions whose names can't be anything else.
-    - `given`: functions of one argument that are in no table, since whoever evaluates the expression gives their value.
+    - `given`: functions of one argument that are in no table; the code that evaluates the expression supplies values.
     """
 
     token: re.Pattern[str]
@@ -53,24 +53,24 @@ def tokens(names: str, operators: str, flags: re.RegexFlag) -> re.Pattern[str]:
     )
 
 
-# Binary operators by how strongly they bind; powers bind to the right.
+# Precedence of binary operators; powers bind to the right.
 BINDING = {
     "||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "^": 8,
 }  # fmt: skip
 NAMES = {"||": "or", "&&": "and"}
-# Operators of which a chain is one call with many arguments.
+# Operators whose chains are one call with many arguments.
 CHAINED = ("+", "*", "and", "or")
-# How strongly a sign, PEtab's `!` and the word `not` bind.
+# Precedence of signs, PEtab's `!` and the word `not`.
 SIGNS = {"-": 7, "+": 7, "!": 7, "not": 2}
-# Operations that are written with operators alone.
+# Operations that are written only as operators.
 NO_FUNCTIONS = ("and", "or", "xor", "not", "negative")
 
 
 class ParseError(ValueError):
     """Raised for a text that is not an expression.
 
-    **Arguments:** `reason`: what is wrong. `column`: where, from 1. `is_syntax`: whether the text can't be read on,
-    rather than says what it must not. `is_deep`: whether it is nested too deep.
+    **Arguments:** `reason`: description of the fault. `column`: its column, from 1. `is_syntax`: whether the text can't
+    be parsed, rather than has forbidden content. `is_deep`: whether it is nested too deeply.
     """
 
     def __init__(self, reason: str, column: int, *, is_syntax: bool = False, is_deep: bool = False):
@@ -79,14 +79,14 @@ class ParseError(ValueError):
 
 
 class Parser:
-    """A parser by precedence (V. R. Pratt, 1973)."""
+    """A precedence parser (V. R. Pratt, 1973)."""
 
     def __init__(self, text: str, dialect: Dialect):
         self.text, self.dialect, self.at, self.depth = text, dialect, 0, 0
         self.kind: str = ""
         self.token: str = ""
         self.column: int = 1
-        # Where the conditions are, by what they are: they stay in the expression, so that no other has their identity.
+        # Columns of conditions by their `id`; these stay unique, since the expression holds the conditions.
         self.conditions: dict[int, int] = {}
         self.advance()
 
@@ -107,13 +107,13 @@ class Parser:
         return ParseError(f"it is nested more than {self.dialect.most_nested} deep", self.column, is_deep=True)
 
     def take(self, token: str) -> bool:
-        found = self.kind == "operator" and self.token == token
-        if found:
+        matches = self.kind == "operator" and self.token == token
+        if matches:
             self.advance()
-        return found
+        return matches
 
     def whole(self) -> Expression:
-        """The expression of the whole text."""
+        """Parses the whole text."""
         expression = self.expression(0)
         if self.kind != "end":
             raise self.refuse(f"{self.token!r} is not expected here", is_syntax=True)
@@ -211,12 +211,12 @@ class Parser:
         reason = f"{token!r} is not a function; write * for a product"
         if token in SPELLED:
             return f"{reason}, or {SPELLED[token]}"
-        known = [*self.dialect.functions, *(name for name in OPERATIONS if name.isidentifier())]
-        close = difflib.get_close_matches(token, known, 1) if self.dialect.is_strict else []
+        names = [*self.dialect.functions, *(name for name in OPERATIONS if name.isidentifier())]
+        close = difflib.get_close_matches(token, names, 1) if self.dialect.is_strict else []
         return f"{reason}, or did you mean {close[0]!r}" if close else reason
 
     def make_call(self, name: str, arguments: tuple[Expression, ...], column: int) -> Application:
-        """A call whose arguments are numbers or conditions, as the operation needs them."""
+        """Creates a call; checks that its arguments are numbers or conditions, as the operation requires."""
         made = Application(name, arguments)
         if not self.dialect.is_strict:
             return made
@@ -236,7 +236,7 @@ class Parser:
             raise self.refuse(f"{CONDITIONS_GO} {what} is not allowed in an equation", self.conditions[id(expression)])
 
 
-# Arcs have two names.
+# Inverse functions have two names.
 ARCS = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "cot", "sec", "csc")}
 FUNCTIONS = {"ln": "log", "min": "minimum", "max": "maximum", "pow": "^", "power": "^", **ARCS}
 # Function for the increase of an expression between two rows of a record.
@@ -261,7 +261,7 @@ NO_CONDITION = {
 
 
 def is_function(token: str, functions: Mapping[str, str] = FUNCTIONS) -> bool:
-    """Whether a name is that of a function, in the spelling of a dialect."""
+    """Whether a name is that of a function in a dialect."""
     name = functions.get(token, token)
     return token.isidentifier() and name in OPERATIONS and name not in NO_FUNCTIONS
 
@@ -277,7 +277,7 @@ def describe_count(token: str, functions: Mapping[str, str] = FUNCTIONS) -> str:
     return f"{token!r} takes {fewest if fewest == most else f'{fewest} or {most}'} argument{'s' * (most > 1)}"
 
 
-# Functions whose names no state or constant of an equation has.
+# Functions whose names states and constants of equations can't have.
 RESERVED = frozenset((
     "exp", "log", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sigmoid", "abs", "sign", "minimum",
     "maximum",
@@ -293,7 +293,7 @@ EQUATION_DIALECT = Dialect(
     is_strict=True,
     reserved=RESERVED,
 )
-# Of channels that are formulas.
+# For channels that are formulas.
 FORMULA_DIALECT = replace(EQUATION_DIALECT, given=frozenset({INCREASE}))
 PETAB_DIALECT = Dialect(
     tokens(r"[A-Za-z_]\w*", r"\*\*|\|\||&&|[=!<>]=|[-+*/^<>!(),]", re.ASCII),
@@ -307,7 +307,7 @@ PETAB_DIALECT = Dialect(
 
 @functools.lru_cache(maxsize=16_384)
 def parse_text(text: str, dialect: Dialect) -> Expression:
-    """The expression of a text.
+    """Parses a text.
 
     **Raises:** `ParseError`.
     """
@@ -315,10 +315,10 @@ def parse_text(text: str, dialect: Dialect) -> Expression:
 
 
 def find_name(name: str, text: str, dialect: Dialect = EQUATION_DIALECT) -> int:
-    """The column, from 1, at which a name first stands in a text that was read."""
-    at = 0
-    while at < len(text) and (match := dialect.token.match(text, at)) is not None:
+    """Returns the column, from 1, of the first occurrence of a name in a parsed text."""
+    offset = 0
+    while offset < len(text) and (match := dialect.token.match(text, offset)) is not None:
         if match.lastgroup == "name" and unicodedata.normalize("NFKC", match["name"]) == name:
             return match.start("name") + 1
-        at = match.end()
+        offset = match.end()
     raise ValueError(f"{name!r} is not in {text!r:.80}.")

@@ -69,19 +69,21 @@ def as_python(text: str) -> tuple[str, list[int]]:
     """Converts an equation to one line of Python, with the original column of each character and of the end."""
     spelled = [("**" if letter == "^" else " " if letter.isspace() else letter) for letter in text]
     source = "".join(spelled)
-    columns = [at for at, piece in enumerate(spelled, start=1) for _ in piece]
+    columns = [column for column, piece in enumerate(spelled, start=1) for _ in piece]
     begin, end = len(source) - len(source.lstrip()), len(source.rstrip())
     return source[begin:end], [*columns[begin:end], (columns[end - 1] if end else 0) + 1]
 
 
 def fault_of(error: SyntaxError, source: str) -> tuple[str, int]:
     """Returns the fault of a text that Python can't parse, and its offset, from 1."""
-    reason, at = str(error.msg).split(". ")[0], error.offset or 1
-    if reason == "invalid syntax" and source.endswith(tuple("+-*/")) and at == 1:
+    reason, offset = str(error.msg).split(". ")[0], error.offset or 1
+    if reason == "invalid syntax" and source.endswith(tuple("+-*/")) and offset == 1:
         return "it ends where a value should follow", len(source) + 1
-    if reason.startswith("invalid decimal literal") and source[at : at + 1].isalpha():  # Python points to the digit.
-        return "write * between a number and a name", at + 1
-    return reason, at
+    if (
+        reason.startswith("invalid decimal literal") and source[offset : offset + 1].isalpha()
+    ):  # Python points to the digit.
+        return "write * between a number and a name", offset + 1
+    return reason, offset
 
 
 def rejection(node: ast.expr) -> str | None:

@@ -41,17 +41,17 @@ def parts(expression: Expression) -> Iterator[Expression]:
 
 
 def symbols(expression: Expression) -> Iterator[str]:
-    """The names in an expression, from left to right."""
+    """Yields the names in an expression, from left to right."""
     return (node.name for node in parts(expression) if isinstance(node, Symbol))
 
 
 def calls(expression: Expression) -> Iterator[Application]:
-    """The calls in an expression, outer ones first."""
+    """Yields the calls in an expression, outer ones first."""
     return (node for node in parts(expression) if isinstance(node, Application))
 
 
 def comparisons(expression: Expression) -> Iterator[Application]:
-    """The comparisons in an expression."""
+    """Yields the comparisons in an expression."""
     return (call for call in calls(expression) if call.function in COMPARISONS)
 
 
@@ -61,19 +61,19 @@ def degree(expression: Expression, name: str) -> float:
         case Symbol(found):
             return 1 if found == name else 0
         case Application("+" | "-" | "negative", arguments):
-            return max(degree(each, name) for each in arguments)
+            return max(degree(argument, name) for argument in arguments)
         case Application("*", arguments):
-            return sum(degree(each, name) for each in arguments)
+            return sum(degree(argument, name) for argument in arguments)
         case Application("/", (numerator, denominator)) if degree(denominator, name) == 0:
             return degree(numerator, name)
         case Application(_, arguments):
-            return math.inf if any(degree(each, name) > 0 for each in arguments) else 0
+            return math.inf if any(degree(argument, name) > 0 for argument in arguments) else 0
         case _:
             return 0
 
 
 def changes_once(comparison: Application, name: str, constants: Collection[str]) -> bool:
-    """Whether an inequality is linear in a name, so that it switches at one value, with only constants besides."""
+    """Whether an inequality is linear in a name and otherwise constant, so that it switches at one value."""
     if comparison.function not in COMPARISONS[:4]:
         return False
     is_known = all(symbol == name or symbol in constants for symbol in symbols(comparison))
@@ -99,7 +99,7 @@ def whole_number(expression: Expression) -> int | None:
 
 
 class ExpressionSize(NamedTuple):
-    """Returns the number of parts of an expression and their nesting depth."""
+    """The number of parts of an expression and their nesting depth."""
 
     nodes: int
     depth: int
@@ -113,7 +113,7 @@ def measure(expression: Expression, names: Mapping[str, ExpressionSize] = Mappin
         inside = names.get(node.name) if isinstance(node, Symbol) else None
         nodes += 1 if inside is None else inside.nodes
         deepest = max(deepest, depth if inside is None else depth - 1 + inside.depth)
-        stack.extend((each, depth + 1) for each in operands(node))
+        stack.extend((operand, depth + 1) for operand in operands(node))
     return ExpressionSize(nodes, deepest)
 
 
@@ -121,19 +121,19 @@ def split_sum(expression: Expression) -> dict[Expression, float]:
     """Returns the terms of a sum with their factors."""
     match expression:
         case Application("+", terms):
-            parts = [split_sum(each) for each in terms]
+            parts = [split_sum(summand) for summand in terms]
         case Application("-", (left, right)):
             parts = [split_sum(left), {term: -factor for term, factor in split_sum(right).items()}]
         case Application("negative", (inside,)):
             parts = [{term: -factor for term, factor in split_sum(inside).items()}]
         case Application("*", (Number(factor), inside)):
-            parts = [{term: float(factor) * each for term, each in split_sum(inside).items()}]
+            parts = [{term: float(factor) * inner for term, inner in split_sum(inside).items()}]
         case _:
             return {expression: 1.0}
-    found: dict[Expression, float] = {}
-    for term, factor in itertools.chain.from_iterable(each.items() for each in parts):
-        found[term] = found.get(term, 0.0) + factor
-    return found
+    totals: dict[Expression, float] = {}
+    for term, factor in itertools.chain.from_iterable(part.items() for part in parts):
+        totals[term] = totals.get(term, 0.0) + factor
+    return totals
 
 
 def substitute(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:
@@ -141,5 +141,7 @@ def substitute(expression: Expression, replacements: Mapping[str, Expression]) -
     if isinstance(expression, Symbol):
         return replacements.get(expression.name, expression)
     if isinstance(expression, Application):
-        return Application(expression.function, tuple(substitute(each, replacements) for each in expression.arguments))
+        return Application(
+            expression.function, tuple(substitute(argument, replacements) for argument in expression.arguments)
+        )
     return expression

@@ -1,7 +1,7 @@
-"""Finds the mechanism behind positions, velocities and forces, and its constants.
+"""Finds the mechanism behind positions, velocities and forces, and estimates its constants.
 
-The weak form orders the forms that a mechanism may have, and gives first values. Simulations of whole records, in
-windows whose states meet, then give the constants, as they do of equations that `discover` finds.
+The weak form ranks candidate mechanisms and gives initial values. Simulations of whole records, in windows whose
+states match, then give the constants, as for equations that `discover` finds.
 """
 
 import itertools
@@ -22,8 +22,8 @@ from .weak_form import BUMPS, SmoothRecords
 
 # Relative improvement above which a mechanism without mirror symmetry is simulated before one with it.
 LESS_SIMPLE = 0.02
-# Mechanisms that are simulated, the evaluations of each, and of one with a term less; and the terms that are left out
-# in turn, those nearest to 0 in standard errors, before nothing is simpler; within so many, all are left out at once.
+# Number of mechanisms that are simulated; evaluations of each, and of one with a term fewer; number of terms, those
+# nearest to 0 in standard errors, that are removed in turn; standard errors within which all are removed at once.
 SIMULATED_FORMS, MECHANISM_TRIALS, FEWER_TRIALS, DROPPED, INSIGNIFICANT = 3, 16, 8, 2, 2.0
 # Maximum number of rows in the search, and rows per piece of a longer record.
 MOST_SEEN, PIECE = 4000, 2000
@@ -62,24 +62,24 @@ class FoundMechanism:
     ) -> "FoundMechanism":
         """Returns the current point of a mechanism's least-squares fit.
 
-        **Arguments:** `share`: of residuals that count as independent. `resolved`: a variance below which nothing is
-        better. `frees_widths`: whether the velocities at which
-        dry friction sets in were fitted, too.
+        **Arguments:** `share`: fraction of the residuals that counts as independent. `resolved`: variance below which
+        fits are not distinguished. `frees_widths`: whether the velocities at which dry friction sets in were fitted,
+        too.
         """
         count, values = len(fitted.left), fitted.values
         variance, unknowns = fitted.total / count, fitted.jacobian.shape[1]
         spread = np.sqrt(variance * np.diag(np.linalg.pinv(fitted.jacobian.T @ fitted.jacobian)).clip(min=0))
         free = mechanism.terms + (len(mechanism.widths) if frees_widths else 0)
         # Every window has an initial state; with dependent rows, these count as fewer, too.
-        told = free + int(share * (unknowns - free))
-        evidence = schwarz_criterion(max(variance, resolved), share * count, told) + SYMBOL * len(values)
+        effective = free + int(share * (unknowns - free))
+        evidence = schwarz_criterion(max(variance, resolved), share * count, effective) + SYMBOL * len(values)
         errors = np.pad(spread[len(spread) - free :], (0, len(values) - free))
-        left = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
-        left[np.isfinite(span.raw).transpose(2, 0, 1)] = fitted.left
-        left = left.transpose(1, 2, 0) * span.spread
-        noise = np.sqrt(np.nanmean(left**2, axis=(0, 2)))
-        alike = np.nanmean(left[1:] * left[:-1], axis=(0, 2)) / noise**2 - (count / len(noise)) ** -0.5
-        correlation = float(np.clip(alike.max(), 0.0, MAX_CORRELATION))
+        residuals = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
+        residuals[np.isfinite(span.raw).transpose(2, 0, 1)] = fitted.left
+        residuals = residuals.transpose(1, 2, 0) * span.spread
+        noise = np.sqrt(np.nanmean(residuals**2, axis=(0, 2)))
+        correlations = np.nanmean(residuals[1:] * residuals[:-1], axis=(0, 2)) / noise**2 - (count / len(noise)) ** -0.5
+        correlation = float(np.clip(correlations.max(), 0.0, MAX_CORRELATION))
         return FoundMechanism(
             mechanism, values, errors, evidence, variance, fitted.starts, span.follows, noise, correlation
         )
@@ -90,7 +90,7 @@ class FoundMechanism:
 
     @property
     def constants(self) -> "dict[str, float | list[float | None]]":
-        """Returns the constants by name; velocities at which dry friction sets in are positive."""
+        """Constants by name; velocities at which dry friction sets in are positive."""
         values: dict[str, float | list[float | None]] = dict(
             zip(self.mechanism.constants, self.values.tolist(), strict=True)
         )
@@ -102,7 +102,7 @@ class FoundMechanism:
 
 
 def seen_part(data: Dataset) -> Dataset:
-    """Samples the rows of the data that the search uses."""
+    """Selects the rows of the data that the search uses."""
     data = data.windows(PIECE, PIECE) if int(data.lengths.max()) > MOST_SEEN else data
     return data.sample(max(MOST_SEEN // int(data.lengths.max()), 1))
 
@@ -112,8 +112,8 @@ def seen_part(data: Dataset) -> Dataset:
 def find_mechanism(data: Dataset, pairing: Pairing, *, held: bool, watch: SearchWatch | None = None) -> FoundMechanism:
     """Finds the most probable mechanism of positions and velocities under measured forces.
 
-    **Arguments:** `data`: all states are positions and velocities, as `pairing` says. `held`: whether inputs stay as
-    they are from row to row. `watch`: told what is done.
+    **Arguments:** `data`: measurements; all states are positions and velocities, paired by `pairing`. `held`: whether
+    inputs are constant between rows. `watch`: receives progress messages.
     """
     watch = SearchWatch() if watch is None else watch
     search = MechanismSearch(SmoothRecords.of(seen_part(data), pairing, held=held), watch)
@@ -123,18 +123,18 @@ def find_mechanism(data: Dataset, pairing: Pairing, *, held: bool, watch: Search
             watch(f"the weak form of {mechanism.title}")
             error = search.records.held_out_error(mechanism)
             candidates.append((error * (1 + LESS_SIMPLE * mechanism.is_tilted), mechanism))
-    candidates.sort(key=lambda each: each[0])
+    candidates.sort(key=lambda candidate: candidate[0])
     best = search.fit(candidates[0][1])
     for _, mechanism in candidates[1:SIMULATED_FORMS]:
-        other = search.fit(mechanism)
-        best = other if other.evidence < best.evidence else best
+        rival = search.fit(mechanism)
+        best = rival if rival.evidence < best.evidence else best
     return search.settle(best)
 
 
 def placed_forces(inputs: Sequence[str], count: int) -> list[tuple[str | None, ...]]:
-    """Yields assignments of inputs to different coordinates; the order of the columns comes first."""
-    given = [*inputs, *[None] * (count - len(inputs))]
-    return list(dict.fromkeys(itertools.permutations(given))) if len(inputs) <= count else []
+    """Returns assignments of inputs to different coordinates; the order of the columns comes first."""
+    padded = [*inputs, *[None] * (count - len(inputs))]
+    return list(dict.fromkeys(itertools.permutations(padded))) if len(inputs) <= count else []
 
 
 @dataclass
@@ -153,7 +153,7 @@ class MechanismSearch:
         self.share = 1.0
 
     def judge(self, mechanism: Mechanism, values: np.ndarray) -> Judge:
-        """Returns the judge of a mechanism; all use the solver steps of the first one, so that errors are equal."""
+        """Creates the judge of a mechanism; all use the solver steps of the first one, so that errors are equal."""
         data, equations = self.records.data, mechanism.equations()
         constants = dict(zip(mechanism.constants, values.tolist(), strict=True))
         rates = tuple(equations[name] for name in data.states)
@@ -175,20 +175,20 @@ class MechanismSearch:
         tried = linearize(
             without_links(span), family_of(judge, begun, mechanism.terms), np.arange(len(begun)), begun, starts
         )
-        best = int(np.argmin([each.total for each in tried]))
+        best = int(np.argmin([fitting.total for fitting in tried]))
         fitted, span = judge.fit_linked_or_apart(
             span, family_of(judge, begun[best, None], mechanism.terms), starts[:1], MECHANISM_TRIALS
         )
         return FoundMechanism.of(mechanism, fitted[0], span)
 
     def go_on(self, mechanism: Mechanism, found: FoundMechanism, *, frees_widths: bool = False) -> FoundMechanism:
-        """Fits the constants of a mechanism by simulation, from a mechanism with the same or more terms.
+        """Fits the constants by simulation, starting from a fit with the same or more terms.
 
         **Arguments:** `frees_widths`: whether the velocities at which dry friction sets in are fitted, too; without dry
-        friction, these would go anywhere.
+        friction, these are undetermined.
         """
-        known = dict(zip(found.mechanism.owners, found.values.tolist(), strict=True))
-        begun = np.array([[known[owner] for owner in mechanism.owners]])
+        values = dict(zip(found.mechanism.owners, found.values.tolist(), strict=True))
+        begun = np.array([[values[owner] for owner in mechanism.owners]])
         judge = self.judge(mechanism, begun[0])
         span = replace(judge.span(range(len(judge.states))), follows=found.follows)
         family, trials = family_of(judge, begun, mechanism.terms), FEWER_TRIALS
@@ -207,10 +207,10 @@ class MechanismSearch:
         return self.simplify(self.go_on(shorter.mechanism, shorter, frees_widths=True))
 
     def simplify(self, found: FoundMechanism) -> FoundMechanism:
-        """Removes terms without which the records are as probable: all insignificant ones, or one of the smallest."""
+        """Removes terms while this improves the evidence: all insignificant ones, or one of the smallest."""
         while True:
             far = (np.abs(found.values) / np.maximum(found.errors, 1e-300))[: found.mechanism.terms]
-            least = [[at] for at in np.argsort(far)[:DROPPED].tolist()]
+            least = [[index] for index in np.argsort(far)[:DROPPED].tolist()]
             for places in [np.flatnonzero(far < INSIGNIFICANT).tolist(), *least]:
                 shorter = found.mechanism
                 for place in sorted(places, reverse=True):
@@ -225,7 +225,7 @@ class MechanismSearch:
 
 
 def without_links(span: Span) -> Span:
-    """Returns the windows as separate ones, whose ends need not match."""
+    """Separates the windows, so that their ends need not match."""
     return replace(span, follows=(False,) * len(span.follows))
 
 

@@ -31,10 +31,10 @@ def pair_velocities(data: Dataset) -> Pairing | None:
     missed = np.array([[miss_changes(data, position, rate) for rate in data.states] for position in data.states])
     order = np.argsort(missed.min(axis=1))[:count]
     rates = missed[order].argmin(axis=1)
-    at: list[tuple[int, int]] = sorted(zip(order.tolist(), rates.tolist(), strict=True))
+    pairs: list[tuple[int, int]] = sorted(zip(order.tolist(), rates.tolist(), strict=True))
     if len({*order.tolist(), *rates.tolist()}) < 2 * count or missed[order].min(axis=1).max() > MOST_MISSED:
         return None
-    return Pairing(tuple(data.states[one] for one, _ in at), tuple(data.states[rate] for _, rate in at))
+    return Pairing(tuple(data.states[one] for one, _ in pairs), tuple(data.states[rate] for _, rate in pairs))
 
 
 def pair_states(

@@ -15,7 +15,7 @@ import numpy as np
 
 # Innermost parentheses.
 INNERMOST = re.compile(r"\([^()]*\)")
-# Whole numbers, one for each coordinate: of an angle in a sine or cosine, or of a rate.
+# Integer factors of the coordinates in the angle of a sine or cosine, or of the velocities in a rate.
 Factors = tuple[int, ...]
 
 
@@ -35,19 +35,22 @@ class MassTerm:
 
     def bend(self, row: int) -> dict[tuple[int, int], float]:
         """Returns the factors of velocity products in dM/dt v - d/dq (v' M v/2), without the wave's derivative."""
-        found: dict[tuple[int, int], float] = {}
+        factors: dict[tuple[int, int], float] = {}
         count = range(len(self.left))
         for one, other in itertools.product(count, count):
-            whole = self.angle[one] * self.mass(row, other) - self.angle[row] * self.mass(one, other) / 2
+            contribution = self.angle[one] * self.mass(row, other) - self.angle[row] * self.mass(one, other) / 2
             place = (min(one, other), max(one, other))
-            found[place] = found.get(place, 0.0) + whole
-        return {place: factor for place, factor in found.items() if factor}
+            factors[place] = factors.get(place, 0.0) + contribution
+        return {place: factor for place, factor in factors.items() if factor}
 
 
 @dataclass(frozen=True)
 class ForceTerm:
-    """A force that is subtracted from those given: its direction, and its text, in which `{width}` is the velocity at
-    which dry friction sets in. `letter` begins the name of its constant."""
+    """A force that is subtracted from the applied forces.
+
+    **Arguments:** `letter`: first letter of the name of its constant. `direction`: its direction. `text`: its formula,
+    in which `{width}` is the velocity at which dry friction sets in.
+    """
 
     letter: str
     direction: Factors
@@ -62,8 +65,8 @@ class ForceTerm:
 class Mechanism:
     """The terms of a mechanism.
 
-    **Arguments:** `coordinates`, `velocities`: names. `forces`: for each coordinate the input that acts on it, or None.
-    `masses`, `rest`: the terms. `kind`: what it is in words. `taken`: names that constants can't have.
+    **Arguments:** `coordinates`, `velocities`: names. `forces`: the input that acts on each coordinate, or None.
+    `masses`, `rest`: the terms. `kind`: description of the mechanism. `taken`: names that constants can't have.
     """
 
     coordinates: tuple[str, ...]
@@ -108,22 +111,22 @@ class Mechanism:
 
     @property
     def owners(self) -> "list[tuple[MassTerm | ForceTerm, bool]]":
-        """The term of each constant, and whether it is the velocity at which its dry friction sets in."""
+        """The term of each constant, and whether the constant is the velocity at which dry friction sets in."""
         terms = [*self.masses, *self.rest]
         return [*((term, False) for term in terms), *((term, True) for term in self.widths)]
 
     @property
     def widths(self) -> dict[ForceTerm, str]:
-        """The name of the width of each term of dry friction."""
+        """Name of the width of each dry-friction term."""
         dry = [term for term in self.rest if term.has_width]
         return dict(zip(dry, self.constants[len(self.masses) + len(self.rest) :], strict=True))
 
     @property
     def dry(self) -> list[tuple[int, str]]:
-        """The place of the constant of each term of dry friction, and the name of its width."""
+        """Index of the constant of each dry-friction term, and the name of its width."""
         widths = self.widths
         count = len(self.masses)
-        return [(count + at, widths[term]) for at, term in enumerate(self.rest) if term in widths]
+        return [(count + place, widths[term]) for place, term in enumerate(self.rest) if term in widths]
 
     def without(self, place: int) -> "Mechanism":
         """Returns the mechanism without the term at an index into `masses` followed by `rest`."""
@@ -133,25 +136,27 @@ class Mechanism:
         return replace(self, rest=self.rest[: place - count] + self.rest[place - count + 1 :])
 
     def momenta(self, term: MassTerm) -> list[str]:
-        """The derivatives of a term of the kinetic energy by the velocities."""
+        """Returns the derivatives of a kinetic-energy term by the velocities."""
         wave = wave_of(term.wave, term.angle, self.coordinates)
         rows = [{column: term.mass(row, column) for column in range(self.size)} for row in range(self.size)]
-        return [scale_text(sum_text({self.velocities[at]: each for at, each in row.items()}), wave) for row in rows]
+        return [
+            scale_text(sum_text({self.velocities[place]: mass for place, mass in row.items()}), wave) for row in rows
+        ]
 
     def tensions(self, term: MassTerm) -> list[str]:
-        """Minus the derivatives of a term of the kinetic energy by the coordinates."""
+        """Returns minus the derivatives of a kinetic-energy term by the coordinates."""
         slope = wave_slope(term.wave, term.angle, self.coordinates)
         energy: dict[str, float] = {}
         for one, other in itertools.product(range(self.size), range(self.size)):
             product = f"{self.velocities[min(one, other)]}*{self.velocities[max(one, other)]}"
             energy[product] = energy.get(product, 0.0) + term.mass(one, other) / 2
         return [
-            scale_text(sum_text({product: -factor * each for product, each in energy.items()}), slope)
+            scale_text(sum_text({product: -factor * share for product, share in energy.items()}), slope)
             for factor in term.angle
         ]
 
     def equations(self) -> dict[str, str]:
-        """The rate of each coordinate and velocity, in the grammar of equations."""
+        """Returns the rate of each coordinate and velocity, in the grammar of equations."""
         names = self.constants
         matrix = [[self.entry(row, column) for column in range(self.size)] for row in range(self.size)]
         loads = [self.load(row, names) for row in range(self.size)]
@@ -159,16 +164,16 @@ class Mechanism:
         return rates | dict(zip(self.velocities, solve_linear(matrix, loads), strict=True))
 
     def entry(self, row: int, column: int) -> str:
-        """An entry of the mass matrix."""
-        found = {
+        """Returns an entry of the mass matrix."""
+        summands = {
             scale_text(name, wave_of(term.wave, term.angle, self.coordinates)): term.mass(row, column)
             for name, term in zip(self.constants, self.masses, strict=False)
         }
-        return sum_text(found)
+        return sum_text(summands)
 
     def load(self, row: int, names: Sequence[str]) -> str:
-        """The force that moves a coordinate, with the terms of the mass matrix that hold products of velocities."""
-        found: dict[str, float] = {} if self.forces[row] is None else {str(self.forces[row]): 1.0}
+        """Returns the force that moves a coordinate, with the products of velocities that the mass matrix causes."""
+        summands: dict[str, float] = {} if self.forces[row] is None else {str(self.forces[row]): 1.0}
         for name, term in zip(names, self.masses, strict=False):
             slope = wave_slope(term.wave, term.angle, self.coordinates)
             for (one, other), factor in term.bend(row).items():
@@ -177,12 +182,12 @@ class Mechanism:
                 )
                 sign, wave = (-1.0, slope[1:]) if slope.startswith("-") else (1.0, slope)
                 text = f"{name}*{wave}*{squares}"
-                found[text] = found.get(text, 0.0) - sign * factor
+                summands[text] = summands.get(text, 0.0) - sign * factor
         widths = self.widths
         for name, term in zip(names[len(self.masses) :], self.rest, strict=False):
             text = name if term.text == "1" else f"{name}*{term.text.format(width=widths.get(term))}"
-            found[text] = found.get(text, 0.0) - term.direction[row]
-        return sum_text(found)
+            summands[text] = summands.get(text, 0.0) - term.direction[row]
+        return sum_text(summands)
 
 
 def linear_text(factors: Sequence[float], names: Sequence[str]) -> str:
@@ -195,12 +200,12 @@ def wave_of(wave: str, angle: Factors, names: Sequence[str]) -> str:
 
 def wave_slope(wave: str, angle: Factors, names: Sequence[str]) -> str:
     """Returns the derivative of a wave by its angle."""
-    other, sign = {"cos": ("sin", "-"), "sin": ("cos", ""), "": ("", "")}[wave]
-    return sign + wave_of(other, angle, names)
+    derivative, sign = {"cos": ("sin", "-"), "sin": ("cos", ""), "": ("", "")}[wave]
+    return sign + wave_of(derivative, angle, names)
 
 
 def scale_text(text: str, factor: str) -> str:
-    """A product of a text with a factor that may be empty, for 1."""
+    """Writes a product of a text with a factor, which is empty for 1."""
     if not factor or text == "0":
         return text
     return f"{factor}*{text}" if has_one_term(text) else f"{factor}*({text})"
@@ -216,16 +221,16 @@ def has_one_term(text: str) -> bool:
 
 def sum_text(parts: dict[str, float]) -> str:
     """Writes a sum of texts with factors."""
-    found = ""
+    written = ""
     for text, factor in parts.items():
         if factor == 0:
             continue
         size = text if abs(factor) == 1 else f"{abs(factor):g}*{text}"
-        if not found:
-            found = f"-{size}" if factor < 0 else size
+        if not written:
+            written = f"-{size}" if factor < 0 else size
         else:
-            found += f" - {size}" if factor < 0 else f" + {size}"
-    return found or "0"
+            written += f" - {size}" if factor < 0 else f" + {size}"
+    return written or "0"
 
 
 def multiply_texts(*texts: str) -> str:
@@ -236,26 +241,26 @@ def multiply_texts(*texts: str) -> str:
 
 
 def solve_linear(matrix: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
-    """Solves up to three linear equations in texts with Cramer's rule."""
+    """Solves up to three linear equations of texts with Cramer's rule."""
     if len(right) == 1:
         return [divide_texts(right[0], matrix[0][0])]
     if is_diagonal(matrix):
-        return [divide_texts(each, matrix[at][at]) for at, each in enumerate(right)]
-    whole = determinant(matrix)
+        return [divide_texts(side, matrix[place][place]) for place, side in enumerate(right)]
+    denominator = determinant(matrix)
     rows = range(len(right))
     return [
         divide_texts(
             determinant(
                 [[right[row] if column == unknown else matrix[row][column] for column in rows] for row in rows]
             ),
-            whole,
+            denominator,
         )
         for unknown in rows
     ]
 
 
 def is_diagonal(matrix: Sequence[Sequence[str]]) -> bool:
-    return all(text == "0" for row, each in enumerate(matrix) for column, text in enumerate(each) if row != column)
+    return all(text == "0" for row, texts in enumerate(matrix) for column, text in enumerate(texts) if row != column)
 
 
 def divide_texts(text: str, by: str) -> str:
@@ -264,12 +269,12 @@ def divide_texts(text: str, by: str) -> str:
 
 
 def determinant(matrix: Sequence[Sequence[str]]) -> str:
-    found: dict[str, float] = {}
+    products: dict[str, float] = {}
     for order in itertools.permutations(range(len(matrix))):
         text = multiply_texts(*(matrix[row][column] for row, column in enumerate(order)))
         if text:
-            found[text] = found.get(text, 0.0) + parity(order)
-    return sum_text(found)
+            products[text] = products.get(text, 0.0) + parity(order)
+    return sum_text(products)
 
 
 def parity(order: Sequence[int]) -> int:
@@ -277,7 +282,7 @@ def parity(order: Sequence[int]) -> int:
 
 
 def unit_factors(at: int, count: int) -> Factors:
-    return tuple(int(each == at) for each in range(count))
+    return tuple(int(place == at) for place in range(count))
 
 
 def subtract(one: Factors, other: Factors) -> Factors:
@@ -285,9 +290,9 @@ def subtract(one: Factors, other: Factors) -> Factors:
 
 
 def turn_up(angle: Factors) -> Factors:
-    """The angle, or its opposite, whose first factor is positive."""
-    first = next((each for each in angle if each), 1)
-    return angle if first > 0 else tuple(-each for each in angle)
+    """Returns the angle or its opposite, so that the first nonzero factor is positive."""
+    first = next((factor for factor in angle if factor), 1)
+    return angle if first > 0 else tuple(-factor for factor in angle)
 
 
 def constant_masses(count: int, pairs: Collection[tuple[int, int]]) -> list[MassTerm]:
@@ -297,48 +302,51 @@ def constant_masses(count: int, pairs: Collection[tuple[int, int]]) -> list[Mass
 
 
 def friction(velocities: Sequence[str], *, coupled: bool = False) -> list[ForceTerm]:
-    """Viscous and dry friction of each coordinate, and viscous friction between neighbours."""
+    """Returns viscous and dry friction of each coordinate, and viscous friction between neighbours."""
     count = len(velocities)
-    found = [ForceTerm("d", unit_factors(at, count), name) for at, name in enumerate(velocities)]
-    found += [ForceTerm("f", unit_factors(at, count), f"tanh({name}/{{width}})") for at, name in enumerate(velocities)]
+    terms = [ForceTerm("d", unit_factors(at, count), name) for at, name in enumerate(velocities)]
+    terms += [ForceTerm("f", unit_factors(at, count), f"tanh({name}/{{width}})") for at, name in enumerate(velocities)]
     if coupled:
-        found += [
+        terms += [
             ForceTerm("d", subtract(unit_factors(at, count), unit_factors(at + 1, count)), f"({one} - {other})")
             for at, (one, other) in enumerate(itertools.pairwise(velocities))
         ]
-    return found
+    return terms
 
 
 def potential_of(angle: Factors, names: Sequence[str], waves: Sequence[str]) -> list[ForceTerm]:
-    """The forces of the potentials `-cos` and `sin` of an angle."""
+    """Returns the forces of the potentials `-cos` and `sin` of an angle."""
     texts = {"cos": "sin", "sin": "cos"}
     return [ForceTerm("g", angle, wave_of(texts[wave], angle, names)) for wave in waves]
 
 
 def offsets(count: int, which: Sequence[int]) -> list[ForceTerm]:
-    """Constant forces on some coordinates."""
+    """Returns constant forces on some coordinates."""
     return [ForceTerm("b", unit_factors(at, count), "1") for at in which]
 
 
 def springs(names: Sequence[str], which: Sequence[int], *, coupled: bool) -> list[ForceTerm]:
-    """Springs of some coordinates, and between neighbours."""
+    """Returns springs of some coordinates, and between neighbours."""
     count = len(names)
-    found = [ForceTerm("k", unit_factors(at, count), names[at]) for at in which]
+    terms = [ForceTerm("k", unit_factors(at, count), names[at]) for at in which]
     if coupled:
-        found += [
+        terms += [
             ForceTerm(
                 "k", subtract(unit_factors(at, count), unit_factors(at + 1, count)), f"({names[at]} - {names[at + 1]})"
             )
             for at in range(count - 1)
         ]
-    return found
+    return terms
 
 
 def forms(
     coordinates: Sequence[str], velocities: Sequence[str], forces: Sequence[str | None], taken: Collection[str]
 ) -> Iterator[Mechanism]:
-    """The mechanisms that are tried: masses on springs, chains of links with relative or absolute angles, and pendulums
-    on what moves along a line; each that turns with mirror symmetry or without."""
+    """Yields the mechanisms to try.
+
+    These are masses on springs, chains of links with relative or absolute angles, and pendulums on bodies that move
+    along a line; those that turn come with and without mirror symmetry.
+    """
     count, names, rates = len(coordinates), tuple(coordinates), tuple(velocities)
     every = range(count)
     pairs = [(one, other) for one in every for other in range(one, count)]
@@ -377,7 +385,7 @@ def forms(
 
 
 def chain_masses(links: Sequence[Factors], waves: Sequence[str]) -> list[MassTerm]:
-    """The couplings of links, which depend on the angles between them."""
+    """Returns the couplings of links, which depend on the angles between them."""
     return [
         MassTerm(one, other, turn_up(subtract(one, other)), wave)
         for at, one in enumerate(links) for other in links[at + 1 :] for wave in waves

@@ -1,7 +1,7 @@
 """The weak form of a mechanism: equations of motion times bumps in time, integrated by parts.
 
-So nothing measured is differentiated, and all constants but the velocities at which dry friction sets in follow by
-linear least squares (D. Messenger and D. Bortz, Multiscale Modeling and Simulation 19, 2021).
+No measurement is differentiated, and linear least squares gives all constants except the velocities at which dry
+friction sets in (D. Messenger and D. Bortz, Multiscale Modeling and Simulation 19, 2021).
 """
 
 from collections.abc import Sequence
@@ -47,8 +47,8 @@ WeakKey = tuple[tuple[MassTerm, ...], tuple[ForceTerm, ...], int]
 class SmoothRecords:
     """Smoothed records of a mechanism.
 
-    **Arguments:** `data`: the measurements. `each`: smoothed. `widths`: first values of the velocity at which dry
-    friction sets in, by velocity. `known`: the weak form of what was looked at.
+    **Arguments:** `data`: the measurements. `each`: the smoothed records. `widths`: initial values of the velocity at
+    which dry friction sets in, by velocity. `known`: cache of weak forms.
     """
 
     data: Dataset
@@ -58,13 +58,13 @@ class SmoothRecords:
 
     @staticmethod
     def of(data: Dataset, pairing: Pairing, *, held: bool) -> "SmoothRecords":
-        each = [
+        records = [
             replace(smooth_record(data.ts[row, :length], data.ys[row, :length], data.us[row, :length]), held=held)
             for row, length in enumerate(data.lengths)
         ]
-        spread = np.concatenate([record.values for record in each]).std(axis=0)
+        spread = np.concatenate([record.values for record in records]).std(axis=0)
         widths = {name: FIRST_WIDTH * float(spread[data.states.index(name)]) for name in pairing.velocities}
-        return SmoothRecords(data, each, widths)
+        return SmoothRecords(data, records, widths)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,14 +72,14 @@ class SmoothRecords:
 
     @property
     def noise(self) -> np.ndarray:
-        """The noise of each state, estimated from the residuals of smoothing."""
+        """Noise of each state, estimated from the residuals of smoothing."""
         count = len(self.data.states)
-        left = np.concatenate([record.raw - record.values[:, :count] for record in self.each])
-        return np.maximum(np.nanstd(left, axis=0), self.resolution)
+        residuals = np.concatenate([record.raw - record.values[:, :count] for record in self.each])
+        return np.maximum(np.nanstd(residuals, axis=0), self.resolution)
 
     @property
     def resolution(self) -> np.ndarray:
-        """The least residual of each state that is told from none: inputs between rows are not known better."""
+        """Smallest significant residual of each state; inputs between rows are not known more accurately."""
         values = np.concatenate([record.values for record in self.each])[:, : len(self.data.states)]
         return np.maximum(MIN_NOISE_SHARE * values.std(axis=0), 1e-12)
 
@@ -104,7 +104,7 @@ class SmoothRecords:
         texts = [text for term in mechanism.masses for text in (*mechanism.momenta(term), *mechanism.tensions(term))]
         texts += [term.text.format(width=widths.get(term)) for term in mechanism.rest]
         rows, masses = len(record.t), len(mechanism.masses)
-        values = np.array([np.broadcast_to(each, rows) for each in read_tape(texts, self.names)([*record.values.T])])
+        values = np.array([np.broadcast_to(value, rows) for value in read_tape(texts, self.names)([*record.values.T])])
         moving, rest = np.split(values, [2 * mechanism.size * masses])
         moving = moving.reshape(masses, 2, mechanism.size, rows)
         directions = np.array([term.direction for term in mechanism.rest], float).reshape(-1, mechanism.size)
@@ -114,7 +114,7 @@ class SmoothRecords:
     def weak_values(self, mechanism: Mechanism, rows: int, left_out: int | None = None) -> tuple[np.ndarray, float]:
         """Estimates the constants with the weak form; returns them with the held-out mean squared error.
 
-        **Arguments:** `rows`: of a bump. `left_out`: 0 or 1 leaves every second block of bumps out.
+        **Arguments:** `rows`: rows per bump. `left_out`: 0 or 1 to leave out every second block of bumps.
         """
         weak = self.weak_form(mechanism, rows)
         forces = weak.place(mechanism, self.data.inputs)
@@ -134,7 +134,7 @@ class SmoothRecords:
 
 
 def integrate_bumps(record: Smoothed, momenta: np.ndarray, still: np.ndarray, inputs: np.ndarray, rows: int) -> Weak:
-    """The weak form of a record in bumps of so many rows; the other arguments are those of `SmoothRecords.summands`."""
+    """Computes the weak form of a record for bumps of `rows` rows from the results of `SmoothRecords.summands`."""
     features: list[np.ndarray] = []
     pushed: list[np.ndarray] = []
     for first in range(0, len(record.t) - rows, BUMP_STRIDE):

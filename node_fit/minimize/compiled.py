@@ -65,22 +65,22 @@ def search_damped(
         flat &= old.number >= len(beginnings)
         for number, point in enumerate(beginnings):
             trial = jnp.where(old.number == number, point, trial)
-        value, at = look(trial)
+        value, data = look(trial)
         limit = jnp.where(flat, 1 + FLAT_ROUNDINGS * jnp.finfo(value.dtype).eps, 1)
         limit = jnp.where((old.number == 1) & (len(beginnings) == 2), MUCH_NEARER, limit)
-        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(at)]).all()
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(data)]).all()
         better = (value < limit * old.value) & finite
-        best, value, at = jax.tree.map(
-            lambda new, kept: jnp.where(better, new, kept), (trial, value, at), (old.best, old.value, old.at)
+        best, value, data = jax.tree.map(
+            lambda new, kept: jnp.where(better, new, kept), (trial, value, data), (old.best, old.value, old.at)
         )
         decreased = jnp.maximum(old.damping * damping.decrease, damping.minimum)
         after = jnp.where(better, decreased, old.damping * damping.increase)
         after = jnp.where(old.number < len(beginnings), damping.initial, after)
-        return DampedSearch(best, value, at, after, old.number + 1, flat | (after > damping.maximum))
+        return DampedSearch(best, value, data, after, old.number + 1, flat | (after > damping.maximum))
 
-    value, at = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, begin))
+    value, data = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, begin))
     initial, zero = jnp.full((), damping.initial, value.dtype), jnp.zeros((), jnp.int32)
-    start = DampedSearch(begin, value + jnp.inf, at, initial, zero, jnp.zeros((), bool))
+    start = DampedSearch(begin, value + jnp.inf, data, initial, zero, jnp.zeros((), bool))
     start = vary_together(start, begin)
     return jax.lax.while_loop(lambda now: ~now.done & (now.number < evaluations), advance, start)
 
@@ -104,9 +104,9 @@ def search_least_squares(
 
     def propose(now: DampedSearch) -> tuple[Vector, Bool[Array, ""]]:
         values, jacobian = now.at
-        whole, damped = (least_squares_step(jacobian, values, d) for d in (jnp.zeros_like(now.damping), now.damping))
+        undamped, damped = (least_squares_step(jacobian, values, d) for d in (jnp.zeros_like(now.damping), now.damping))
         # Gain predicted by the linearised problem.
-        gain = now.value - jnp.sum((values + jacobian @ whole) ** 2)
+        gain = now.value - jnp.sum((values + jacobian @ undamped) ** 2)
         return now.best + damped, gain <= FLAT_ROUNDINGS * jnp.finfo(gain.dtype).eps * now.value
 
     return search_damped(look, propose, begin, other, damping=UNIT_DAMPING, evaluations=evaluations).best
@@ -115,11 +115,13 @@ def search_least_squares(
 def least_squares_step(
     jacobian: Float[Array, "residual parameter"], residuals: Float[Array, " residual"], damping: Float[Array, ""]
 ) -> Vector:
-    """Computes the step that minimises the linearised sum of squares plus `damping` times its square. It uses an
-    orthogonal factorisation, since the normal equations would lose half of the digits."""
+    """Computes the step that minimises the linearised sum of squares plus `damping` times its square.
+
+    Uses an orthogonal factorisation, since the normal equations would lose half of the digits.
+    """
     states = jacobian.shape[1]
     tiny = jnp.finfo(jacobian.dtype).eps * jnp.linalg.norm(jacobian) + jnp.finfo(jacobian.dtype).tiny
-    size = jnp.maximum(jnp.sqrt(damping), tiny)  # A parameter that nothing depends on stays.
+    size = jnp.maximum(jnp.sqrt(damping), tiny)  # Keeps parameters that nothing depends on.
     table = jnp.concatenate([jacobian, size * jnp.eye(states, dtype=jacobian.dtype)])
     wanted = jnp.concatenate([residuals, jnp.zeros(states, residuals.dtype)])
     triangle = triangularise(jnp.column_stack([table, wanted]))
@@ -151,7 +153,7 @@ def substitute_back(triangle: Float[Array, "column column"], sides: Float[Array,
     columns = sides.shape[0]
 
     def solve_row(number: Array, x: Array) -> Array:
-        at = columns - 1 - number
-        return x.at[at].set((sides[at] - triangle[at] @ x) / triangle[at, at])
+        row = columns - 1 - number
+        return x.at[row].set((sides[row] - triangle[row] @ x) / triangle[row, row])
 
     return jax.lax.fori_loop(0, columns, solve_row, jnp.zeros_like(sides))

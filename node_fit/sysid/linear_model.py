@@ -153,8 +153,8 @@ def march_linear(
 
 def compute_residuals(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, " value"]:
     """Computes the errors of the simulated channels, scaled so that their squares sum to the mean square."""
-    off = record.mask * (simulate(m, record)[1:, :, : record.ys.shape[2]] - record.ys)
-    return off.ravel() / np.sqrt(record.mask.sum())
+    errors = record.mask * (simulate(m, record)[1:, :, : record.ys.shape[2]] - record.ys)
+    return errors.ravel() / np.sqrt(record.mask.sum())
 
 
 class NormalEquations(NamedTuple):
@@ -165,7 +165,7 @@ class NormalEquations(NamedTuple):
 
 
 def normal_equations(m: LinearSystem, record: SimulationRecord) -> NormalEquations:
-    """Computes the normal equations without the Jacobian, most of whose columns belong to the initial state.
+    """Computes the normal equations without the Jacobian; most of its columns belong to the initial state.
 
     The derivative of a channel by the initial-state map is the system's free response, the same for all trajectories,
     times a trajectory's features, so sums over rows are computed before sums over features.
@@ -174,7 +174,7 @@ def normal_equations(m: LinearSystem, record: SimulationRecord) -> NormalEquatio
     system, response = compute_sensitivities(m, record)
     system *= record.mask[..., None]
     unknowns, states = system.shape[3], response.shape[2]
-    off = compute_residuals(m, record).reshape(record.ys.shape) / np.sqrt(count)
+    residuals = compute_residuals(m, record).reshape(record.ys.shape) / np.sqrt(count)
     features = np.concatenate([record.past, np.ones((trajectories, 1))], axis=1)
     # Rows and channels of one trajectory after the other.
     by_trajectory = np.moveaxis(system, 1, 0).reshape(trajectories, -1, unknowns)
@@ -186,10 +186,10 @@ def normal_equations(m: LinearSystem, record: SimulationRecord) -> NormalEquatio
     width = features.shape[1]
     start = (squares.T @ outer).reshape(states, states, width, width).swapaxes(1, 2).reshape(states * width, -1)
     cross = (mixed.reshape(trajectories, -1).T @ features).reshape(unknowns, -1)
-    whole = system.reshape(-1, unknowns)
-    matrix = np.block([[whole.T @ whole / count, cross], [cross.T, start]])
-    pulled = np.moveaxis(off, 1, 0).reshape(trajectories, -1) @ flat
-    return NormalEquations(matrix, np.concatenate([whole.T @ off.ravel(), (pulled.T @ features).ravel()]))
+    jacobian = system.reshape(-1, unknowns)
+    matrix = np.block([[jacobian.T @ jacobian / count, cross], [cross.T, start]])
+    pulled = np.moveaxis(residuals, 1, 0).reshape(trajectories, -1) @ flat
+    return NormalEquations(matrix, np.concatenate([jacobian.T @ residuals.ravel(), (pulled.T @ features).ravel()]))
 
 
 def compute_sensitivities(
@@ -364,7 +364,7 @@ def cross_validate(system: LinearSystem, record: SimulationRecord) -> float:
     if half < 2:
         return nrmse_on(system, record)
     halves = (record.part(slice(half)), record.part(slice(half, None)))
-    errors = [nrmse_on(fit_system(system, other, FIRST_STEPS)[0], own) for own, other in (halves, halves[::-1])]
+    errors = [nrmse_on(fit_system(system, train, FIRST_STEPS)[0], test) for test, train in (halves, halves[::-1])]
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
@@ -394,6 +394,6 @@ def extend(before: LinearSystem | None, states: int, record: SimulationRecord, i
     if before is not None:
         old = len(before.a)
         a[:old, :old] = before.a
-        for whole, part in zip(extended[1:], before[1:], strict=True):
-            whole[:old] = part
+        for larger, smaller in zip(extended[1:], before[1:], strict=True):
+            larger[:old] = smaller
     return extended

@@ -1,4 +1,4 @@
-"""A fitted linear model as engineers read it: matrices in the user's units, poles and static gain."""
+"""State-space form of a fitted linear model: matrices in the user's units, poles and static gain."""
 
 import math
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ class StateSpace:
 
     @staticmethod
     def of(model: NeuralODE | Ensemble) -> "StateSpace | None":
-        """The state-space form of a model; None if it is not linear in the user's units."""
+        """Returns the state-space form of a model; None if it is not linear in the user's units."""
         if isinstance(model, Ensemble) and model.center is None:
             return None
         one = model.typical
         field, scaler, count = one.field, one.system.scaler, len(one.latent)
         bounds = (*scaler.bounds, *scaler.input_bounds, *one.scaler.bounds)
-        if not isinstance(field, Linear) or any(each != UNBOUNDED for each in bounds):
+        if not isinstance(field, Linear) or any(bound != UNBOUNDED for bound in bounds):
             return None
         if not isinstance(one.observation, LinearReadout | MeasuredStates):
             return None
@@ -71,19 +71,19 @@ class StateSpace:
 
     @property
     def poles(self) -> Complex[np.ndarray, " state"]:
-        """The eigenvalues of `a` [1/time], the slowest first; the upper one of a pair before the lower."""
+        """Eigenvalues of `a` [1/time], slowest first; in a pair, the one with the positive imaginary part first."""
         poles = np.linalg.eigvals(self.a).astype(complex)
         upper = np.imag(poles)
         return poles[np.lexsort((-upper, np.abs(upper), -np.real(poles)))]
 
     @property
     def gain(self) -> Float[np.ndarray, "channel input"] | None:
-        """What a channel settles at for each unit of a held input; None where not all states settle."""
+        """Steady-state change of each channel per unit of a held input; None if not all states settle."""
         settles = bool((np.real(self.poles) < 0).all())
         return -self.c @ np.linalg.solve(self.a, self.b) if settles and self.inputs else None
 
     def as_dict(self) -> Json:
-        """All of it as plain values; a pole has its time constant, its period and its damping, or None for each."""
+        """Converts the model to plain values; a pole has its time constant, period and damping, or None for each."""
         gain = self.gain
         return {
             "states": list(self.states),
@@ -104,7 +104,7 @@ def as_double(array: object) -> np.ndarray:
 
 
 def describe_pole(pole: complex) -> Json:
-    """A pole, its time constant `-1/real`, its period `2 pi/imaginary` and its damping ratio, where it has them."""
+    """Returns a pole with its time constant `-1/real`, period `2 pi/imaginary` and damping ratio, None if undefined."""
     return {
         "real": pole.real,
         "imaginary": pole.imag,

@@ -1,20 +1,20 @@
-"""Subspace identification: a linear state-space model of evenly sampled records, by least squares and an SVD."""
+"""Subspace identification: estimates a linear state-space model from evenly sampled records."""
 
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-# Past rows from which states are read, and future rows that they have to predict.
+# Number of past rows used to estimate a state, and of future rows that it has to predict.
 ROWS_BACK, ROWS_AHEAD = 20, 10
-# Largest magnitude of an eigenvalue of an initial guess, which must not grow.
+# Largest eigenvalue magnitude of an initial guess, which must be stable.
 STABLE = 0.999
 # Fastest decay [1/row] of an initial guess; faster modes vanish within a row.
 FASTEST_MODE = 2.0
 
 
 class Rates(NamedTuple):
-    """A linear system `dz/dt = a z + b u + c`, with a row as the unit of time, whose first states are the channels."""
+    """A linear system `dz/dt = a z + b u + c` with time in rows; its first states are the channels."""
 
     a: Float[np.ndarray, "state state"]
     b: Float[np.ndarray, "state input"]
@@ -27,9 +27,9 @@ def identify_subspace(
     known: Bool[np.ndarray, "trajectory time"],
     states: int,
 ) -> Rates | None:
-    """An initial guess of a linear system with a given number of states.
+    """Estimates an initial guess of a linear system by least squares and an SVD.
 
-    A regression of each row on the rows before it (VARX) gives the predictor's Markov parameters. The SVD of their
+    A regression of each row on the previous rows (VARX) gives the predictor's Markov parameters. The SVD of their
     predictions of the next rows gives a state sequence (SSARX: Jansson, IFAC Symposium on System Identification, 2003),
     and a regression on it gives the system's matrices.
 
@@ -37,9 +37,9 @@ def identify_subspace(
 
     - `ys`: channels of order one. `us`: inputs, each over the step that begins at its row.
     - `known`: rows without missing values.
-    - `states`: number of states, at least that of the channels.
+    - `states`: number of states, at least the number of channels.
 
-    **Returns:** the system, stable and in continuous time; or None where the rows are too few.
+    **Returns:** the system, stable and in continuous time; None with too few rows.
     """
     channels, inputs = ys.shape[2], us.shape[2]
     lagged, now, place = regressors(ys, us, known)
@@ -58,12 +58,12 @@ def identify_subspace(
     # Rows that follow each other within a trajectory.
     follows = np.flatnonzero((place[1:, 0] == place[:-1, 0]) & (place[1:, 1] == place[:-1, 1] + 1))
     features = np.concatenate([sequence[follows], us[tuple(place[follows].T)], np.ones((len(follows), 1))], axis=1)
-    found = np.linalg.lstsq(features, sequence[follows + 1], rcond=None)[0].T
-    return to_continuous_time(stabilize(found[:, :states]), found[:, states:-1], found[:, -1])
+    transition = np.linalg.lstsq(features, sequence[follows + 1], rcond=None)[0].T
+    return to_continuous_time(stabilize(transition[:, :states]), transition[:, states:-1], transition[:, -1])
 
 
 def regressors(ys: np.ndarray, us: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows before each row, its channels and its index, for rows that enough known rows precede."""
+    """Returns the previous rows, the channels and the index of each row that follows enough known rows."""
     both = np.concatenate([ys, us], axis=2)
     run = np.ones_like(known[:, ROWS_BACK:])
     for lag in range(ROWS_BACK + 1):
@@ -74,25 +74,25 @@ def regressors(ys: np.ndarray, us: np.ndarray, known: np.ndarray) -> tuple[np.nd
 
 
 def put_channels_first(sequence: np.ndarray, now: np.ndarray) -> np.ndarray:
-    """The states in coordinates of which the first are the channels, and the others are of order one."""
+    """Transforms states so that the first ones are the channels, and the others are of order one."""
     states, channels = sequence.shape[1], now.shape[1]
     ones = np.ones((len(sequence), 1))
     output = np.linalg.lstsq(np.concatenate([sequence, ones], axis=1), now, rcond=None)[0].T
-    rest = np.linalg.svd(output[:, :states])[2][channels:]
+    complement = np.linalg.svd(output[:, :states])[2][channels:]
     first = sequence @ output[:, :states].T + output[:, -1]
-    others = sequence @ rest.T
+    others = sequence @ complement.T
     return np.concatenate([first, others / np.maximum(others.std(axis=0), 1e-12)], axis=1)
 
 
 def stabilize(a: np.ndarray) -> np.ndarray:
-    """The matrix with its eigenvalues moved inside the unit circle."""
+    """Moves the eigenvalues of a matrix inside the unit circle."""
     values, vectors = np.linalg.eig(a)
     size = np.abs(values)
     return np.real(vectors @ np.diag(values * np.minimum(1, STABLE / np.maximum(size, 1e-12))) @ np.linalg.inv(vectors))
 
 
 def to_continuous_time(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Rates:
-    """The continuous system that takes the steps `a z + b u + c` from row to row, under inputs held over each."""
+    """Returns the continuous-time system with steps `a z + b u + c` from row to row, for inputs held over each step."""
     values, vectors = np.linalg.eig(a)
     # A negative eigenvalue has no real logarithm; its mode vanishes within a few rows.
     values = np.where(np.abs(np.imag(values)) < 1e-9, np.abs(values), values)
