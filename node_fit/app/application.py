@@ -51,8 +51,8 @@ from .config.build import (
     trajectories_to_plot,
 )
 from .config.composition import explain
-from .console import describe_end, described_attempts, make_console, pluralize, print_results, summarise
-from .first_answer import Answering, find_telling_role, has_first_answer
+from .console import describe_attempts, describe_end, make_console, pluralize, print_results, summarise
+from .first_answer import FirstAnswerThread, find_telling_role, has_first_answer
 from .leaderboard import runs_here
 from .run_directory import (
     RunDirectory,
@@ -170,7 +170,7 @@ class Job:
         self.whole: dict[str, Dataset] = {}
         self.windows: dict[str, Dataset] = {}
         self.notes: list[str] = []
-        self.answering: Answering | None = None
+        self.answering: FirstAnswerThread | None = None
         self.moving: MovingPicture | None = None
 
     def run(self) -> int:
@@ -266,7 +266,7 @@ class Job:
         if alone and has_first_answer(self.windows, options.scaling.angles):
             say = functools.partial(self.console.print, soft_wrap=True, markup=False)
             picture = self.files.plots / FIT_PICTURE
-            self.answering = Answering(self.windows, picture, say, self.preview_trajectories, options.field)
+            self.answering = FirstAnswerThread(self.windows, picture, say, self.preview_trajectories, options.field)
             self.answering.begin()
 
     @property
@@ -346,7 +346,7 @@ class Job:
             f"start: {summary['start']}",
             describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
             *([LINEAR_IS_BEST] if fit.is_linear else []),
-            *described_attempts(fit.attempts, fit.choices, fit.horizon),
+            *describe_attempts(fit.attempts, fit.choices, fit.horizon),
             *(f"{choice.value}: {choice.reason}" for choice in fit.choices if choice.key == "refit"),
             *self.describe_change(summary),
             report.verdict.sentence,

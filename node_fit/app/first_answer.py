@@ -126,7 +126,7 @@ def has_first_answer(splits: Mapping[str, Dataset], angles: object) -> bool:
     return not angles and not any(part.angles for part in splits.values())
 
 
-class Answering:
+class FirstAnswerThread:
     """Computes, reports and plots the first answer in a thread while the fit compiles.
 
     Failures are ignored, since the end of the run repeats all of this.

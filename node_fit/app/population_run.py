@@ -34,7 +34,7 @@ from .background import FIT_PICTURE, warn_on_error
 from .config.build import build, build_parts, check_top, errors_of_data, trajectories_to_plot
 from .config.composition import ConfigError
 from .console import pluralize
-from .first_answer import Answering
+from .first_answer import FirstAnswerThread
 from .run_directory import RunDirectory, write_config
 from .run_logger import Interruption
 
@@ -106,7 +106,7 @@ class PopulationRun:
         for note in task.notes:
             self.say(note)
         with Display(self.console) as display, Interruption(self.say, self.leave):
-            answering = Answering(
+            answering = FirstAnswerThread(
                 {TRAIN: train},
                 files.plots / FIT_PICTURE,
                 self.say,

@@ -37,7 +37,7 @@ from ..startup import BEGAN
 from ..storage.files import write_file
 from ..storage.model_file import load
 from .names import rename_columns
-from .search import RESAMPLES, Vocabulary, few_records
+from .search import RESAMPLES, Vocabulary, sample_records
 from .watch import SearchWatch
 
 USAGE = """\
@@ -85,8 +85,8 @@ def main() -> None:
     def job(config: DictConfig) -> int:
         register()
         try:
-            config = with_plain_columns(config) if run is None else with_data_of(run, config)
-            discovery = find_audibly(config, run, options)
+            config = with_plain_columns(config) if run is None else with_run_data(run, config)
+            discovery = search_with_progress(config, run, options)
             print(discovery, flush=True)
             if discovery.interrupted and not discovery.renamed:
                 codes.append(keep_interrupted(config, discovery))
@@ -110,7 +110,7 @@ def main() -> None:
         return codes[-1]
 
     run = take_run(sys.argv)
-    check_words_of(sys.argv[1:], run)
+    check_overrides(sys.argv[1:], run)
     options = take_options(sys.argv)
     launch("node_fit.discover", "config", job, tracebacks)
     sys.exit(max(codes, default=0))
@@ -125,7 +125,7 @@ def take_run(words: list[str]) -> Path | None:
     return Path(named[0])
 
 
-def check_words_of(words: list[str], run: Path | None) -> None:
+def check_overrides(words: list[str], run: Path | None) -> None:
     """Exits with a message if a word sets the field, which is searched for, or a setting that the run determines."""
     of_run = () if run is None else ("data", "hidden", "precision")
     for word in words:
@@ -153,18 +153,18 @@ def take_options(words: list[str]) -> Json:
     }
 
 
-def find_audibly(config: DictConfig, run: Path | None, options: Json) -> Discovery:
+def search_with_progress(config: DictConfig, run: Path | None, options: Json) -> Discovery:
     """Searches data or a run's model for equations and shows progress; Ctrl-C ends the search with the best so far."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with Display(Console(highlight=False)) as display:
-            tell = functools.partial(say_on, display)
+            tell = functools.partial(show_progress, display)
             return search_data(config, options, tell) if run is None else search_run(run, config, options, tell)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def say_on(display: Display, what: str) -> None:
+def show_progress(display: Display, what: str) -> None:
     display.say(f"searching: {what}")
 
 
@@ -201,7 +201,7 @@ def with_plain_columns(config: DictConfig) -> DictConfig:
     return config
 
 
-def with_data_of(run: Path, config: DictConfig) -> DictConfig:
+def with_run_data(run: Path, config: DictConfig) -> DictConfig:
     """Returns the config with the data of a run; relative paths are resolved from its working directory."""
     stored, record = read_config(run / CONFIG), read_record(run.absolute(), str(run))
     data = dict(stored.get("data") or {})
@@ -253,7 +253,7 @@ def write_discovery(run: Path, config: DictConfig, found: Discovery) -> None:
 
 def curves_of(found: Discovery) -> Json:
     """Returns the first record, and its simulation by each of the first systems, by state."""
-    data = few_records(found.data)
+    data = sample_records(found.data)
     rows = int(data.lengths[0])
     times, fine = data.ts[0, :rows], np.linspace(data.ts[0, 0], data.ts[0, rows - 1], max(rows, FINE_ROWS))
     us = {name: np.interp(fine, times, data.us[0, :rows, column]) for column, name in enumerate(data.inputs)}

@@ -305,7 +305,9 @@ class Judge:
             for formula in formulas
         ]
         least = 0 if self.balance.may_be_empty else 1
-        options = unique([*drops(best.formulas, least), *self.additions(best, library), *options, *systems], known)
+        options = remove_known_shapes(
+            [*drop_each_term(best.formulas, least), *self.additions(best, library), *options, *systems], known
+        )
         options = [option for option in options if self.balance.accepts(option, required)]
         tried = self.judge(options, best.starts) if options else []
         return sorted([*known, *tried], key=lambda entry: entry.rank)
@@ -417,7 +419,7 @@ def replace_formula(system: System, state: int, formula: Formula) -> System:
     return (*system[:state], formula, *system[state + 1 :])
 
 
-def drops(system: System, least: int = 1) -> list[System]:
+def drop_each_term(system: System, least: int = 1) -> list[System]:
     """Returns all systems with one term fewer; each sum keeps at least `least` terms."""
     return [
         replace_formula(system, state, formula.without(place))
@@ -442,7 +444,7 @@ def first_of_each_shape(judged: Sequence[JudgedSystem]) -> list[JudgedSystem]:
     return list(firsts.values())
 
 
-def unique(systems: Sequence[System], known: Sequence[JudgedSystem]) -> list[System]:
+def remove_known_shapes(systems: Sequence[System], known: Sequence[JudgedSystem]) -> list[System]:
     seen = {shape_of(entry.formulas) for entry in known}
     kept: list[System] = []
     for system in systems:

@@ -30,7 +30,7 @@ from .candidates import (
     symbolic_candidates,
 )
 from .formulas import GROUPS, LIBRARIES, LOW_DEGREE, Formula, Term, count, fits_angles, make_library, read_tape
-from .judging import Judge, JudgedSystem, System, count_independent, drops, first_of_each_shape
+from .judging import Judge, JudgedSystem, System, count_independent, drop_each_term, first_of_each_shape
 from .names import plain_names
 from .reading import read_field
 from .shapes import shape_of_term
@@ -252,7 +252,7 @@ def search(
 ) -> Findings:
     """Searches measurements for the equations of a system; takes the arguments of `node_fit.discover`."""
     check_data_of(data)
-    data = few_records(data)
+    data = sample_records(data)
     records = smooth_records(data, 1.0)
     clean = all(record.clean for record in records)
     several = [records] if clean else [smooth_records(data, strength) for strength in SMOOTHINGS]
@@ -277,7 +277,7 @@ def search_field(
 ) -> Findings:
     """Searches for the equations of a fitted model's vector field, and judges them on the data of the fit."""
     check_data_of(data)
-    data = few_records(data)
+    data = sample_records(data)
     reading = read_field(model, data)
     balance = reading.balance or vocabulary.make_balance(model.latent)
     if reading.balance is not None and (vocabulary.conserved or vocabulary.mass_action):
@@ -307,7 +307,7 @@ def search_source(
     fits, explained, verdict = decide(judge, judged[0])
     shares: dict[str, dict[str, float]] = {}
     if beam.ended is None:
-        with beam.keeping():
+        with beam.keep_on_interrupt():
             shares = beam.share_terms(resamples, seed)
     if beam.ended is not None:
         verdict += f" The search {beam.ended}."
@@ -345,7 +345,7 @@ class Search:
         **Arguments:** `seed`: seed of the symbolic search, or None to search only sums of terms.
         """
         others: Sequence[Sequence[Formula]] = ()
-        with self.keeping():
+        with self.keep_on_interrupt():
             systems, others = self.propose(self.judge, self.source.views, self.source.clean, seed)
             self.judge.choose_steps(systems[0])
             self.judged = self.judge.judge(systems)
@@ -359,12 +359,12 @@ class Search:
         self.judge.share = self.judged[0].share
         if self.ended is None and self.judge.share < 1:
             # With fewer independent values, the best system can be shorter by several terms.
-            shorter = [system for judged in self.judged[:SHORTENED] for system in drops(judged.formulas)]
-            with self.keeping():
+            shorter = [system for judged in self.judged[:SHORTENED] for system in drop_each_term(judged.formulas)]
+            with self.keep_on_interrupt():
                 self.improve(others, shorter)
 
     @contextmanager
-    def keeping(self) -> Generator[None]:
+    def keep_on_interrupt(self) -> Generator[None]:
         """Returns a context that ends quietly on an interruption or a time-out, once a system was judged."""
         try:
             yield
@@ -501,7 +501,7 @@ def check_data_of(data: Dataset) -> None:
                 )
 
 
-def few_records(data: Dataset) -> Dataset:
+def sample_records(data: Dataset) -> Dataset:
     """Samples the records evenly if they have too many rows."""
     return data.sample(max(MOST_ROWS // int(data.lengths.max()), 1))
 

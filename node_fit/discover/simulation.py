@@ -13,7 +13,7 @@ from ..expressions.evaluation import Tape
 from ..minimize.host import DampedSteps, Damping, minimize_together
 from .balance import Balance
 from .formulas import Formula, read_tape
-from .watch import say_nothing
+from .watch import ignore_message
 
 # Relative change of the sum of squares below which a fit has converged, and the residual of a failed simulation.
 FITTED_WELL, FAILED_RESIDUAL = 1e-4, 1e3
@@ -243,7 +243,7 @@ class Fitting:
 
 
 def least_squares_of(
-    span: Span, family: Family, starts: np.ndarray, trials: int, watch: Callable[[str], None] = say_nothing
+    span: Span, family: Family, starts: np.ndarray, trials: int, watch: Callable[[str], None] = ignore_message
 ) -> list[Fitting]:
     """Fits the free constants and initial states of all members at once with the Levenberg-Marquardt method.
 

@@ -15,7 +15,7 @@ class TimeIsUp(Exception):
     """Raised in a search that exceeds its time limit."""
 
 
-def say_nothing(what: str) -> None:
+def ignore_message(what: str) -> None:
     """Ignores a progress message."""
 
 
@@ -26,7 +26,7 @@ class SearchWatch:
     **Arguments:** `tell`: called with a short description of the next step. `seconds`: time limit; None for no limit.
     """
 
-    tell: Callable[[str], object] = say_nothing
+    tell: Callable[[str], object] = ignore_message
     seconds: float | None = None
     began: float = field(default_factory=time.monotonic)
 

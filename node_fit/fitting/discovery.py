@@ -11,7 +11,7 @@ from ..data.dataset import Dataset
 from ..data.domains import Bounds
 from ..discover.names import with_plain_names, write_plainly
 from ..discover.search import RESAMPLES, Findings, FoundSystem, Vocabulary, search, search_field
-from ..discover.watch import SearchWatch, say_nothing
+from ..discover.watch import SearchWatch, ignore_message
 from ..model.fields.known import Hybrid, Known
 from ..model.initial_state.trained import Fitted
 from ..model.neural_ode import NeuralODE
@@ -249,7 +249,7 @@ def discover(
     effort: Effort = "normal",
     seed: int = 0,
     seconds: float | None = None,
-    tell: Callable[[str], object] = say_nothing,
+    tell: Callable[[str], object] = ignore_message,
     options: Options | None = None,
 ) -> Discovery:
     """Finds the equations of a system from measurements of its states, or from a fitted model of them.

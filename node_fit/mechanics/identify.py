@@ -101,7 +101,7 @@ class FoundMechanism:
         return values
 
 
-def seen_part(data: Dataset) -> Dataset:
+def select_rows(data: Dataset) -> Dataset:
     """Selects the rows of the data that the search uses."""
     data = data.windows(PIECE, PIECE) if int(data.lengths.max()) > MOST_SEEN else data
     return data.sample(max(MOST_SEEN // int(data.lengths.max()), 1))
@@ -116,9 +116,9 @@ def find_mechanism(data: Dataset, pairing: Pairing, *, held: bool, watch: Search
     inputs are constant between rows. `watch`: receives progress messages.
     """
     watch = SearchWatch() if watch is None else watch
-    search = MechanismSearch(SmoothRecords.of(seen_part(data), pairing, held=held), watch)
+    search = MechanismSearch(SmoothRecords.of(select_rows(data), pairing, held=held), watch)
     candidates: list[tuple[float, Mechanism]] = []
-    for forces in placed_forces(data.inputs, len(pairing.positions)):
+    for forces in assign_forces(data.inputs, len(pairing.positions)):
         for mechanism in forms(*pairing, forces, {*search.records.names, data.time}):
             watch(f"the weak form of {mechanism.title}")
             error = search.records.held_out_error(mechanism)
@@ -128,10 +128,10 @@ def find_mechanism(data: Dataset, pairing: Pairing, *, held: bool, watch: Search
     for _, mechanism in candidates[1:SIMULATED_FORMS]:
         rival = search.fit(mechanism)
         best = rival if rival.evidence < best.evidence else best
-    return search.settle(best)
+    return search.refine(best)
 
 
-def placed_forces(inputs: Sequence[str], count: int) -> list[tuple[str | None, ...]]:
+def assign_forces(inputs: Sequence[str], count: int) -> list[tuple[str | None, ...]]:
     """Returns assignments of inputs to different coordinates; the order of the columns comes first."""
     padded = [*inputs, *[None] * (count - len(inputs))]
     return list(dict.fromkeys(itertools.permutations(padded))) if len(inputs) <= count else []
@@ -181,7 +181,7 @@ class MechanismSearch:
         )
         return FoundMechanism.of(mechanism, fitted[0], span)
 
-    def go_on(self, mechanism: Mechanism, found: FoundMechanism, *, frees_widths: bool = False) -> FoundMechanism:
+    def refit(self, mechanism: Mechanism, found: FoundMechanism, *, frees_widths: bool = False) -> FoundMechanism:
         """Fits the constants by simulation, starting from a fit with the same or more terms.
 
         **Arguments:** `frees_widths`: whether the velocities at which dry friction sets in are fitted, too; without dry
@@ -198,13 +198,13 @@ class MechanismSearch:
         resolved = float(np.mean((self.records.resolution / self.noise) ** 2))
         return FoundMechanism.of(mechanism, fitted[0], span, self.share, resolved, frees_widths=frees_widths)
 
-    def settle(self, found: FoundMechanism) -> FoundMechanism:
+    def refine(self, found: FoundMechanism) -> FoundMechanism:
         """Simplifies a mechanism, and updates noise, solver steps, and velocities at which dry friction sets in."""
         # Residuals of encoder counts are correlated.
         self.share = (1 - found.correlation) / (1 + found.correlation)
         self.noise, self.steps = np.maximum(found.noise, self.records.resolution), None
-        shorter = self.simplify(self.go_on(found.mechanism, found))
-        return self.simplify(self.go_on(shorter.mechanism, shorter, frees_widths=True))
+        shorter = self.simplify(self.refit(found.mechanism, found))
+        return self.simplify(self.refit(shorter.mechanism, shorter, frees_widths=True))
 
     def simplify(self, found: FoundMechanism) -> FoundMechanism:
         """Removes terms while this improves the evidence: all insignificant ones, or one of the smallest."""
@@ -216,7 +216,7 @@ class MechanismSearch:
                 for place in sorted(places, reverse=True):
                     shorter = shorter.without(place)
                 if shorter.masses and places:
-                    tried = self.go_on(shorter, found)
+                    tried = self.refit(shorter, found)
                     if tried.evidence < found.evidence:
                         break
             else:

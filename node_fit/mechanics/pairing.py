@@ -28,7 +28,7 @@ def pair_velocities(data: Dataset) -> Pairing | None:
     count, odd = divmod(len(data.states), 2)
     if odd or not 1 <= count <= MOST_COORDINATES:
         return None
-    missed = np.array([[miss_changes(data, position, rate) for rate in data.states] for position in data.states])
+    missed = np.array([[integration_error(data, position, rate) for rate in data.states] for position in data.states])
     order = np.argsort(missed.min(axis=1))[:count]
     rates = missed[order].argmin(axis=1)
     pairs: list[tuple[int, int]] = sorted(zip(order.tolist(), rates.tolist(), strict=True))
@@ -79,7 +79,7 @@ def pair_states(
     return pairing
 
 
-def miss_changes(data: Dataset, position: str, rate: str) -> float:
+def integration_error(data: Dataset, position: str, rate: str) -> float:
     """Computes the relative error between a rate's integral and the changes of a position over some rows."""
     if position == rate:
         return np.inf

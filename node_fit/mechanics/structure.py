@@ -289,7 +289,7 @@ def subtract(one: Factors, other: Factors) -> Factors:
     return tuple(a - b for a, b in zip(one, other, strict=True))
 
 
-def turn_up(angle: Factors) -> Factors:
+def orient_angle(angle: Factors) -> Factors:
     """Returns the angle or its opposite, so that the first nonzero factor is positive."""
     first = next((factor for factor in angle if factor), 1)
     return angle if first > 0 else tuple(-factor for factor in angle)
@@ -387,6 +387,6 @@ def forms(
 def chain_masses(links: Sequence[Factors], waves: Sequence[str]) -> list[MassTerm]:
     """Returns the couplings of links, which depend on the angles between them."""
     return [
-        MassTerm(one, other, turn_up(subtract(one, other)), wave)
+        MassTerm(one, other, orient_angle(subtract(one, other)), wave)
         for at, one in enumerate(links) for other in links[at + 1 :] for wave in waves
     ]  # fmt: skip

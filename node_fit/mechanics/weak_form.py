@@ -26,7 +26,7 @@ FIRST_WIDTH = 0.03
 MIN_NOISE_SHARE = 1e-4
 
 
-class Weak(NamedTuple):
+class WeakForm(NamedTuple):
     """Linear equations for the constants, `(bump, coordinate, constant)`, and input terms, `(bump, input)`."""
 
     features: np.ndarray
@@ -54,7 +54,7 @@ class SmoothRecords:
     data: Dataset
     each: list[Smoothed]
     widths: dict[str, float]
-    known: dict[WeakKey, Weak] = field(default_factory=dict[WeakKey, Weak])
+    known: dict[WeakKey, WeakForm] = field(default_factory=dict[WeakKey, WeakForm])
 
     @staticmethod
     def of(data: Dataset, pairing: Pairing, *, held: bool) -> "SmoothRecords":
@@ -86,12 +86,12 @@ class SmoothRecords:
     def first_widths(self, mechanism: Mechanism) -> dict[ForceTerm, float]:
         return {term: self.widths[mechanism.velocities[term.direction.index(1)]] for term in mechanism.widths}
 
-    def weak_form(self, mechanism: Mechanism, rows: int) -> Weak:
+    def weak_form(self, mechanism: Mechanism, rows: int) -> WeakForm:
         """Returns the equations for bumps of this number of rows."""
         key = (mechanism.masses, mechanism.rest, rows)
         if key not in self.known:
             parts = [integrate_bumps(record, *self.summands(mechanism, record), rows) for record in self.each]
-            self.known[key] = Weak(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+            self.known[key] = WeakForm(*(np.concatenate(part) for part in zip(*parts, strict=True)))
         return self.known[key]
 
     def summands(self, mechanism: Mechanism, record: Smoothed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -133,7 +133,9 @@ class SmoothRecords:
         return sum(self.weak_values(mechanism, BUMPS[1], fold)[1] for fold in (0, 1))
 
 
-def integrate_bumps(record: Smoothed, momenta: np.ndarray, still: np.ndarray, inputs: np.ndarray, rows: int) -> Weak:
+def integrate_bumps(
+    record: Smoothed, momenta: np.ndarray, still: np.ndarray, inputs: np.ndarray, rows: int
+) -> WeakForm:
     """Computes the weak form of a record for bumps of `rows` rows from the results of `SmoothRecords.summands`."""
     features: list[np.ndarray] = []
     pushed: list[np.ndarray] = []
@@ -151,4 +153,6 @@ def integrate_bumps(record: Smoothed, momenta: np.ndarray, still: np.ndarray, in
         pushed.append(
             inputs[:, piece][:, :-1] @ ((bump[:-1] + bump[1:]) / 2) if record.held else inputs[:, piece] @ bump
         )
-    return Weak(np.array(features).reshape(-1, momenta.shape[1], len(still)), np.array(pushed).reshape(-1, len(inputs)))
+    return WeakForm(
+        np.array(features).reshape(-1, momenta.shape[1], len(still)), np.array(pushed).reshape(-1, len(inputs))
+    )

@@ -99,7 +99,7 @@ def constant_inputs(records: Sequence[Trajectory]) -> list[int]:
     return [place for place in range(count) if all(np.ptp(us[:, place]) == 0 for us in inputs)]
 
 
-def headline(
+def add_headline(
     figure: "Figure",
     records: list[Trajectory],
     shown: list[tuple[Trajectory, str]],
@@ -212,8 +212,8 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
         for down in range(len(states)):
             grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
         figure.align_ylabels(grid[:, 0])
-        headline(figure, records, shown, (len(first.states), len(moving)), curves.left_out, caption)
-        legend(figure, shown)
+        add_headline(figure, records, shown, (len(first.states), len(moving)), curves.left_out, caption)
+        add_legend(figure, shown)
         return figure
 
 
@@ -237,10 +237,10 @@ def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None
     crowded = count > crowd
     for segment in record.segments:
         draw_measured_values(axes, segment, state, marker(segment.role, colour, count, crowded))
-    line: LineStyle = {"color": darker(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
-    axes.plot(curve.ts, visible(curve.ys[:, state]), lw=1.3, **line)
+    line: LineStyle = {"color": darken(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
+    axes.plot(curve.ts, finite_part(curve.ys[:, state]), lw=1.3, **line)
     if curve.bands is not None:
-        low, high = (visible(edge[:, state]) for edge in curve.bands)
+        low, high = (finite_part(edge[:, state]) for edge in curve.bands)
         axes.fill_between(curve.ts, low, high, color=colour, alpha=0.22, lw=0, zorder=1.5)
         for edge in (low, high):  # above the measurements, which could hide a narrow band
             axes.plot(curve.ts, edge, color=colour, lw=0.6, alpha=0.8, zorder=2.5)
@@ -308,13 +308,13 @@ def note_failure(axes: "Axes", record: Trajectory) -> None:
         axes.text(0.03, 0.04, note, transform=axes.transAxes, color="#b03030", fontsize=7, style="italic", zorder=4)
 
 
-def darker(colour: str) -> tuple[float, ...]:
+def darken(colour: str) -> tuple[float, ...]:
     from matplotlib.colors import to_rgb
 
     return tuple(0.72 * part for part in to_rgb(colour))
 
 
-def visible(curve: np.ndarray) -> np.ndarray:
+def finite_part(curve: np.ndarray) -> np.ndarray:
     """Returns the finite part of a curve, without values too large to draw."""
     values = curve.astype(np.float64)
     return np.where(np.isfinite(values) & (np.abs(values) < 1e30), values, np.nan)
@@ -344,7 +344,7 @@ def column_title(record: Trajectory, label: str, columns: int, constants: Sequen
     return "\n".join([*lines, *constant_lines])
 
 
-def legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
+def add_legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
     segments = [segment for record, _ in shown for segment in record.segments]
     entries = [entry(label_of(role), **marker(role, INK, 40)) for role in dict.fromkeys(part.role for part in segments)]
     entries.append(entry("model", color=INK, lw=1.3))
@@ -404,7 +404,7 @@ def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: st
             draw_orbit(axes, record)
         axes.set_xlabel(plain_label(first.label(first.states[0])))
         axes.set_ylabel(plain_label(first.label(first.states[1])))
-        headline(figure, records, shown, (len(first.states), len(first.inputs)), curves.left_out)
+        add_headline(figure, records, shown, (len(first.states), len(first.inputs)), curves.left_out)
         orbit_legend(figure, chosen, slopes is not None)
         return save_figure(figure, path)
 

@@ -44,7 +44,7 @@ def write_page(path: Path, template: str, data: dict[str, object], **words: obje
             version=__version__,
             style=source("style.css"),
             scripts=source("charts.js") + source(f"{template}.js"),
-            data=squeeze(json.dumps(data, allow_nan=False, separators=(",", ":")).encode()),
+            data=compress(json.dumps(data, allow_nan=False, separators=(",", ":")).encode()),
             plotly=plotly(),
         )
     )
@@ -82,10 +82,10 @@ def source(name: str) -> "markupsafe.Markup":
 @functools.cache
 def plotly() -> str:
     """Returns Plotly's script, compressed from 5 MB to 2 MB; every current browser can unpack it."""
-    return squeeze(resources.files("plotly").joinpath("package_data", "plotly.min.js").read_bytes())
+    return compress(resources.files("plotly").joinpath("package_data", "plotly.min.js").read_bytes())
 
 
-def squeeze(content: bytes) -> str:
+def compress(content: bytes) -> str:
     """Compresses content to text, deterministically."""
     return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
 

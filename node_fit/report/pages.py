@@ -31,11 +31,11 @@ from .page import jsonable_numbers, jsonable_times, write_page
 from .population_figures import describe_population
 from .run_files import (
     Field,
-    Kept,
     Key,
     LossRow,
     Predictions,
     StageLosses,
+    StoredCurves,
     Summary,
     command_of,
     field_of_model,
@@ -101,7 +101,9 @@ def describe_residuals(predictions: Predictions, checked: Mapping[str, Json]) ->
                 "correlations": jsonable_numbers(correlations, 4),
                 "densities": [density(residuals[:, i]) for i in range(residuals.shape[1])],
                 "first": first,
-                "word": in_a_word([value for value in first if value is not None], limit, checks["says"], role),
+                "word": summarise_residuals(
+                    [value for value in first if value is not None], limit, checks["says"], role
+                ),
                 "says": checks["says"],
             }
         )
@@ -129,7 +131,7 @@ def density(residuals: Float[np.ndarray, " row"]) -> list[float]:
     return jsonable_numbers(counts / finite.size / (8 / bins), 4)
 
 
-def in_a_word(first: Sequence[float], limit: float, says: Sequence[str], role: str = "train") -> str:
+def summarise_residuals(first: Sequence[float], limit: float, says: Sequence[str], role: str = "train") -> str:
     """Summarizes the residual tests, which correct for the number of channels, in a short phrase.
 
     Simulations beyond the fitted rows have persistent errors from the estimated constants, even with the right model.
@@ -278,7 +280,9 @@ def keys_of_records(records: list[Trajectory]) -> set[Key]:
     return {(segment.role, segment.name) for record in records for segment in record.segments}
 
 
-def describe_run(predictions: Predictions, records: list[Trajectory], chosen: list[Trajectory], kept: Kept) -> Json:
+def describe_run(
+    predictions: Predictions, records: list[Trajectory], chosen: list[Trajectory], kept: StoredCurves
+) -> Json:
     """Builds the page's data for drawing measurements and predictions."""
     places = {id(record): index for index, record in enumerate(chosen)}
     scored = sorted((record for record in records if math.isfinite(record.error)), key=attrgetter("error"))

@@ -507,7 +507,7 @@ def save_curves(
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredCurves:
     """The content of a file of `save_curves`: curves, names of hidden states, errors, and the vector field."""
 
     curves: Mapping[Key, Curve]
@@ -516,14 +516,14 @@ class Kept:
     field: Field | None = None
 
 
-def load_curves(folder: Path) -> Kept:
+def load_curves(folder: Path) -> StoredCurves:
     """Reads the file of `save_curves`; empty if it is missing or damaged."""
     try:
         # Read from memory, because NumPy leaves a damaged file open.
         with np.load(io.BytesIO((folder / CURVES_NAME).read_bytes()), allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, EOFError, BadZipFile):
-        return Kept({})
+        return StoredCurves({})
     curves: dict[Key, Curve] = {}
     for key in [key for key in arrays if key.endswith("/names")]:
         role = key.removesuffix("/names")
@@ -545,7 +545,7 @@ def load_curves(folder: Path) -> Kept:
         role = key.removesuffix("/judged")
         pairs = zip(arrays[key].tolist(), arrays.get(f"{role}/errors", np.zeros(0)).tolist(), strict=False)
         errors |= {(role, str(name)): float(error) for name, error in pairs}
-    return Kept(curves, tuple(arrays.get("hidden", np.zeros(0)).tolist()), errors, field)
+    return StoredCurves(curves, tuple(arrays.get("hidden", np.zeros(0)).tolist()), errors, field)
 
 
 def grid(points: Float[np.ndarray, "point 2"], slopes: Float[np.ndarray, "point 2"]) -> Field:

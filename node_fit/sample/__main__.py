@@ -23,7 +23,7 @@ from ..app.run_directory import CONFIG, RunDirectory
 from ..app.run_logger import Interruption
 from ..data.dataset import Splits
 from ..data.facts import Facts
-from ..discover.__main__ import with_data_of
+from ..discover.__main__ import with_run_data
 from ..fitting.progress import Display
 from ..fitting.resolve import resolve
 from ..fitting.result import Fit
@@ -97,7 +97,7 @@ def sample_run(run: Path, settings: Json, tell: Callable[[str], None]) -> Poster
             "problem.yaml."
         )
     config = cast(DictConfig, OmegaConf.load(run / CONFIG))
-    config = with_data_of(run, config)
+    config = with_run_data(run, config)
     keep_programs(False if config.get("compile_cache") is False else "auto")
     with scope(config.precision):
         tell("fitting the population again" if is_population(config) else "opening the run")

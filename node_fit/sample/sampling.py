@@ -343,7 +343,7 @@ def draw_chains(
     adaptation = blackjax.window_adaptation(blackjax.nuts, log, is_diagonal, target_acceptance_rate=acceptance)
 
     def adapt(key: PRNGKeyArray, start: Array) -> PyTree:
-        (state, settings), _ = adaptation.run(key, nearer(log, start), warmup)
+        (state, settings), _ = adaptation.run(key, move_to_finite(log, start), warmup)
         return state, settings
 
     def draw(key: PRNGKeyArray, state: PyTree, settings: PyTree) -> PyTree:
@@ -396,7 +396,7 @@ def map_on_cores(function: Callable[..., PyTree], *values: PyTree) -> Callable[[
     return call
 
 
-def nearer(log: PyTree, start: Array) -> Array:
+def move_to_finite(log: PyTree, start: Array) -> Array:
     """Moves a start towards the optimum until its density is finite."""
 
     def halve(_: int, point: Array) -> Array:

@@ -153,7 +153,7 @@ class Filters(NamedTuple):
         return LinearSystem(a * sizes[None, :] / sizes[:, None], b / sizes[:, None], np.zeros(count), e, f)
 
 
-class Tried(NamedTuple):
+class ScoredFilters(NamedTuple):
     """Filters, the sizes of their states, coefficients of the readout, and its NRMSE on held-out rows."""
 
     filters: Filters
@@ -186,7 +186,7 @@ def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     states = len(model.system.states)
     scaled = scaler.scale_states(train.ys)
 
-    def try_several(several: list[Filters]) -> list[Tried]:
+    def try_several(several: list[Filters]) -> list[ScoredFilters]:
         return [try_filters(filters, train, scaled, over, features) for filters in several]
 
     candidates = try_several([Filters.draw(rng, states, us.shape[2], slowest) for _ in range(DRAWS)])
@@ -219,7 +219,7 @@ def features_of(model: NeuralODE) -> Callable[[np.ndarray], np.ndarray]:
 
 def try_filters(
     filters: Filters, train: Dataset, scaled: np.ndarray, over: np.ndarray, features: Callable[[np.ndarray], np.ndarray]
-) -> Tried:
+) -> ScoredFilters:
     """Fits a readout of the filters' states, and scores it on the ends of the trajectories."""
     rows = slice(MOST_FILTER_ROWS)
     path, mask = filters.states(over[:, rows]), train.mask[:, rows]
@@ -234,7 +234,7 @@ def try_filters(
     early = solve_ridge(table, target, mask & ~held[..., None])
     off = np.where(mask & held[..., None], table @ early - target, 0)
     error = float(np.sqrt((off**2).sum() / max(1.0, float((mask & held[..., None]).sum()))))
-    return Tried(filters, sizes, solve_ridge(table, target, mask), error if np.isfinite(error) else np.inf)
+    return ScoredFilters(filters, sizes, solve_ridge(table, target, mask), error if np.isfinite(error) else np.inf)
 
 
 def solve_ridge(table: np.ndarray, target: np.ndarray, mask: np.ndarray) -> Float[np.ndarray, "feature channel"]:

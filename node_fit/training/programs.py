@@ -372,7 +372,7 @@ class StagePrograms:
         return self.setup.place.shard(stack(chunks), 0 if len(states) > 1 else 1)
 
 
-class Found(NamedTuple):
+class SumOfSquares(NamedTuple):
     """A sum of squares at some parameters; NumPy arrays in float64.
 
     - `residuals`: of each block; `jacobian`: their derivatives, one row for each.
@@ -408,7 +408,7 @@ class LinearisedStage:
         self.kind = np.result_type(*leaves)
         self.x = np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(np.float64)
 
-    def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
+    def at(self, x: Float[np.ndarray, " parameter"]) -> SumOfSquares:
         """Computes the sum of squares at other parameters, over the same held steps."""
         state, programs, place = self.state, self.programs, self.programs.setup.place
         params = place.replicate(self.params(np.asarray(x, self.kind)))
@@ -417,7 +417,7 @@ class LinearisedStage:
         options = options_for(programs.numbers)
         run = PROGRAMS.get(linearize_stage, programs.static, arguments, Compilations(), options=options)
         residuals, jacobian, prior, failed = to_host(run(*arguments))
-        return Found(
+        return SumOfSquares(
             np.asarray(residuals, np.float64),
             np.asarray(jacobian, np.float64),
             np.asarray(prior, np.float64),

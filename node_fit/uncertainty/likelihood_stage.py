@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from ..data.batch import Batch
 from ..likelihood.losses import AbstractLikelihood, Predictors, differentiate_likelihood
 from ..runtime.placement import AnyArray, scope
-from ..training.programs import Found, LinearisedStage, StagePrograms
+from ..training.programs import LinearisedStage, StagePrograms, SumOfSquares
 from ..training.step import TrainState
 
 # Slope below which a vanishing constant has no effect.
@@ -71,7 +71,7 @@ class Measured:
         """The number of predictors in the rows of a stage."""
         return 1 + self.shapes + self.has_scale
 
-    def split(self, found: Found) -> tuple[Columns, Slopes]:
+    def split(self, found: SumOfSquares) -> tuple[Columns, Slopes]:
         """Returns the predictors and their derivatives; masked rows are 0."""
         blocks, width = self.mask.shape
         values = found.residuals[:, : self.predictors * width].reshape(blocks, self.predictors, width) / self.unit
@@ -90,7 +90,7 @@ class Measured:
         shapes = of_predictors[2 : 2 + self.shapes]
         return np.concatenate([of_predictors[:1], shapes, *([of_predictors[1:2]] if self.has_scale else [])])
 
-    def join(self, found: Found, rows: Columns, slopes: Slopes) -> Found:
+    def join(self, found: SumOfSquares, rows: Columns, slopes: Slopes) -> SumOfSquares:
         """Replaces the predictors by other rows."""
         blocks, width = self.mask.shape
         beyond = found.residuals[:, self.predictors * width :]
@@ -102,7 +102,7 @@ class Measured:
             residuals=np.concatenate([*residuals, beyond], axis=1), jacobian=stacked.reshape(-1, stacked.shape[2])
         )
 
-    def deviances(self, found: Found) -> Found:
+    def deviances(self, found: SumOfSquares) -> SumOfSquares:
         """Computes the rows of the squares that the fit minimises, with their Jacobian."""
         values, slopes = self.split(found)
         with scope("x64"):
@@ -110,7 +110,7 @@ class Measured:
         jacobian = np.einsum("kpbr,pbrx->kbrx", by, slopes)
         return self.join(found, rows, jacobian)
 
-    def scores(self, found: Found) -> "tuple[Found, Float[np.ndarray, 'parameter parameter']]":
+    def scores(self, found: SumOfSquares) -> "tuple[SumOfSquares, Float[np.ndarray, 'parameter parameter']]":
         """Computes rows whose Jacobian has the likelihood's gradient and approximate information; and the observed
         information, which couples noise and location.
 
@@ -174,10 +174,10 @@ class LikelihoodStage(LinearisedStage):
         super().__init__(programs, state)
         self.measured = measured
 
-    def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
+    def at(self, x: Float[np.ndarray, " parameter"]) -> SumOfSquares:
         return self.measured.deviances(self.predict(x))
 
-    def predict(self, x: Float[np.ndarray, " parameter"]) -> Found:
+    def predict(self, x: Float[np.ndarray, " parameter"]) -> SumOfSquares:
         """Computes the predictors instead of rows."""
         return super().at(x)
 

@@ -27,7 +27,7 @@ from ..model.neural_ode import NeuralODE
 from ..objectives.objective import Penalty
 from ..options.options import Devices, Options
 from ..runtime.placement import is_array, scope, scope_of
-from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
+from ..training.programs import LinearisedStage, Setup, StagePrograms, SumOfSquares
 from ..training.task import Member, Stage
 from .likelihood_stage import LikelihoodStage, Measured
 
@@ -134,7 +134,7 @@ class Evidence:
         return rows * int(self.mask.shape[1])
 
     @cached_property
-    def _scores(self) -> tuple[Found, Float[np.ndarray, "parameter parameter"]]:
+    def _scores(self) -> tuple[SumOfSquares, Float[np.ndarray, "parameter parameter"]]:
         assert isinstance(self.stage, LikelihoodStage)
         with scope_of(self.model):
             return self.stage.measured.scores(self.stage.predict(self.x))
@@ -160,7 +160,7 @@ class Evidence:
         spreads = typical_residuals(data, self.model.scaler)
         return np.broadcast_to(np.tile(spreads, self.mask.shape[1] // len(spreads)), self.mask.shape)
 
-    def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
+    def at(self, x: Float[np.ndarray, " parameter"]) -> SumOfSquares:
         with scope_of(self.model):
             return self.stage.at(x)
 
@@ -169,7 +169,7 @@ class Evidence:
         return self.stage.x
 
     @cached_property
-    def best(self) -> Found:
+    def best(self) -> SumOfSquares:
         """The linearization at the fit's parameters; a robust loss is replaced by a sum of squares with the same
         optimum and covariance.
 
@@ -191,7 +191,7 @@ class Evidence:
         return point._replace(residuals=residuals, prior=point.prior / mean)
 
     @cached_property
-    def redrawn(self) -> Found | None:
+    def redrawn(self) -> SumOfSquares | None:
         """The linearization at freshly initialized weights, not shrunk by a prior; None if a solve fails."""
         rng = np.random.default_rng(0)
 
@@ -278,7 +278,7 @@ class Evidence:
         """Number of measurements."""
         return int(self.informative.sum())
 
-    def minimised_residuals(self, found: Found) -> Found:
+    def minimised_residuals(self, found: SumOfSquares) -> SumOfSquares:
         """Transforms residuals and Jacobian to those of the squares that the fit minimises; a robust loss shrinks large
         residuals (`AbstractResidualLoss`)."""
         if self.spread is None:
@@ -325,7 +325,7 @@ class Evidence:
         """Twice the negative logarithm of likelihood and priors at the fit's parameters, times the noise's variance."""
         return self.minimised_residuals(self.at(self.x)).with_prior(self.x).value
 
-    def squares(self, found: Found) -> float:
+    def squares(self, found: SumOfSquares) -> float:
         """Computes the sum of squared weighted residuals of the measurements."""
         return float((found.residuals.reshape(-1)[self.informative] ** 2).sum())
 
@@ -421,10 +421,10 @@ class Information:
     evidence: Evidence
     share: float = 1.0
     noise: float | None = None
-    found: Found | None = None
+    found: SumOfSquares | None = None
 
     @property
-    def linearisation(self) -> Found:
+    def linearisation(self) -> SumOfSquares:
         return self.evidence.best if self.found is None else self.found
 
     @property

@@ -169,7 +169,7 @@ class Player:
                 [
                     waveform(waves[name], ts, first)
                     if name in waves and is_json(waves[name]) and waves[name].get("kind") != "measured"
-                    else gone_on(ts, record.ts[0, :length], record.us[0, :length, column], held=is_held)
+                    else extend_input(ts, record.ts[0, :length], record.us[0, :length, column], held=is_held)
                     for column, name in enumerate(record.inputs)
                 ],
                 axis=1,
@@ -284,7 +284,7 @@ def waveform(wave: Json, ts: Float[np.ndarray, " time"], first: float) -> Float[
     return value + numbers["amplitude"] * np.sin(2 * math.pi * (ts - first) / numbers["period"])
 
 
-def gone_on(
+def extend_input(
     ts: Float[np.ndarray, " time"], known: Float[np.ndarray, " row"], values: Float[np.ndarray, " row"], *, held: bool
 ) -> Float[np.ndarray, " time"]:
     """Evaluates a measured input at other times; it stays constant after its last row."""

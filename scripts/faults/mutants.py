@@ -706,7 +706,7 @@ MUTANTS = (
     Mutant(
         "page: data beside a script",
         "node_fit/report/page.py",
-        'data=squeeze(json.dumps(data, allow_nan=False, separators=(",", ":")).encode())',
+        'data=compress(json.dumps(data, allow_nan=False, separators=(",", ":")).encode())',
         'data=__import__("markupsafe").Markup(json.dumps(data))',
         ("tests/report/test_report.py::test_nothing_is_loaded_and_names_are_texts",),
     ),

@@ -13,7 +13,7 @@ from helpers.commands import DIRECT, node_fit, spirals, write_table
 
 import node_fit as nf
 from node_fit.app import first_answer
-from node_fit.app.first_answer import Answering, FirstAnswer, curves_at_rows, equation_curves, has_first_answer
+from node_fit.app.first_answer import FirstAnswer, FirstAnswerThread, curves_at_rows, equation_curves, has_first_answer
 from node_fit.data.events import Events
 from node_fit.evaluation.baselines import baselines
 from node_fit.fitting.uncompiled import FirstFit
@@ -114,7 +114,7 @@ def test_the_equations_are_drawn_at_the_steps_of_their_solve(tmp_path):
     assert ts.shape == ys.shape[:2] == (1, 33) and curves.at_rows["train"].shape == (1, 9, 1)
     np.testing.assert_allclose(ts[0, ::4], doses().ts[0])
     np.testing.assert_allclose(ys[0, 1, 0], np.exp(-0.0625), rtol=1e-3)
-    answering = Answering({"train": doses()}, tmp_path / "plots" / "fit.png", str, ["0"], known())
+    answering = FirstAnswerThread({"train": doses()}, tmp_path / "plots" / "fit.png", str, ["0"], known())
     answering.begin()
     answering.end()
     assert (tmp_path / "plots" / "fit.png").read_bytes().startswith(b"\x89PNG")
@@ -132,7 +132,7 @@ def test_curves_have_few_points_and_end_where_their_trajectory_does(monkeypatch)
 
 def test_the_linear_model_is_drawn_beside_the_run(tmp_path):
     said = []
-    answering = Answering(
+    answering = FirstAnswerThread(
         {"train": decays(9, 9), "test": decays(12)}, tmp_path / "plots" / "fit.png", said.append, ["0"]
     )
     answering.begin()
@@ -146,7 +146,7 @@ def test_a_run_does_not_wait_for_a_slow_answer(tmp_path, monkeypatch):
     done = threading.Event()
     monkeypatch.setattr(first_answer, "MAX_ANSWER_WAIT", 0.05)
     monkeypatch.setattr(first_answer, "baselines", lambda *_: done.wait(20) and {})
-    answering = Answering({"train": decays(9)}, tmp_path / "fit.png", str, ["0"])
+    answering = FirstAnswerThread({"train": decays(9)}, tmp_path / "fit.png", str, ["0"])
     before = time.perf_counter()
     answering.begin()
     assert time.perf_counter() - before < 5 and answering.answer is None
@@ -161,7 +161,7 @@ def test_an_answer_that_fails_is_passed_over(tmp_path, monkeypatch, name):
         raise ValueError("such data")
 
     monkeypatch.setattr(first_answer, name, fail)
-    answering = Answering({"train": decays(9)}, tmp_path / "fit.png", str, ["0"])
+    answering = FirstAnswerThread({"train": decays(9)}, tmp_path / "fit.png", str, ["0"])
     answering.begin()
     answering.end()
     assert (answering.answer is None) == (name == "baselines") and not (tmp_path / "fit.png").exists()
@@ -201,11 +201,11 @@ ENDS_EARLY = """
 import pathlib, sys
 import numpy as np
 import node_fit as nf
-from node_fit.app.first_answer import Answering
+from node_fit.app.first_answer import FirstAnswerThread
 
 ts = np.linspace(0, 5, 40)
 data = {name: nf.Dataset.from_arrays(ts, np.exp(-ts)[:, None], states=["x"]) for name in ("train", "validation")}
-Answering(data, pathlib.Path("plots/fit.png"), print, ["0"]).begin()
+FirstAnswerThread(data, pathlib.Path("plots/fit.png"), print, ["0"]).begin()
 sys.exit(1)
 """
 

@@ -11,12 +11,12 @@ from node_fit.data.facts import find_oddities
 from node_fit.data.tables.guess import (
     GuessedRoles,
     find_followers,
+    find_inputs_by_steps,
     find_likely_inputs,
     find_records,
     find_time_by_values,
     guess_by_names,
     is_repeating,
-    look_set,
     plain_name,
     unexplained_share,
 )
@@ -131,7 +131,7 @@ def driven(kind: str, rows: int = 200) -> np.ndarray:
 )
 def test_what_is_set_from_outside_looks_so(kind, why):
     values = driven(kind)
-    found = look_set(values[:-1], np.diff(values, axis=0), ["u", "y"])
+    found = find_inputs_by_steps(values[:-1], np.diff(values, axis=0), ["u", "y"])
     assert found == ({} if why is None else {"u": why})
 
 
@@ -190,5 +190,5 @@ def test_a_column_follows_another_as_least_squares_of_each_pair_says():
 def test_many_columns_are_looked_at_together():
     values = np.random.default_rng(0).normal(size=(60, 1000))
     began = time.process_time()
-    look_set(values[:-1], np.diff(values, axis=0), [f"c{at}" for at in range(1000)])
+    find_inputs_by_steps(values[:-1], np.diff(values, axis=0), [f"c{at}" for at in range(1000)])
     assert time.process_time() - began < 10, "each pair alone takes minutes"

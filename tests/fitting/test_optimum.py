@@ -22,7 +22,7 @@ from node_fit.model.initial_state.trained import Fitted
 from node_fit.model.make_model import is_equations_alone, make_model, maker_class
 from node_fit.optimizers.levenberg_marquardt import LevenbergMarquardt
 from node_fit.options.recipes import DIRECT_RECIPE
-from node_fit.training.programs import Found
+from node_fit.training.programs import SumOfSquares
 from node_fit.uncertainty.linearization import Information
 
 TS = np.linspace(0.0, 6.0, 31)
@@ -113,12 +113,12 @@ def test_beginnings_of_a_start_without_constants_have_those_of_the_field_alone()
     assert [group.names for group in screening.constants_of(model)] == [("k",)]
 
 
-def bent(x: np.ndarray) -> Found:
+def bent(x: np.ndarray) -> SumOfSquares:
     """Residuals of a decay that are not linear in its rate, with their Jacobian."""
     ts = np.linspace(0.0, 3.0, 9)
     ys = 2.0 * np.exp(-0.7 * ts) + 0.01 * np.cos(9 * ts)
     model = x[1] * np.exp(-x[0] * ts)
-    return Found((model - ys)[None], np.stack([-ts * model, np.exp(-x[0] * ts)], axis=1), np.zeros(2), 0)
+    return SumOfSquares((model - ys)[None], np.stack([-ts * model, np.exp(-x[0] * ts)], axis=1), np.zeros(2), 0)
 
 
 def evidence_at(x: np.ndarray, **options) -> LinearEvidence:

@@ -9,7 +9,7 @@ import numpy as np
 from node_fit.likelihood.losses import LEAST_SQUARES
 from node_fit.model.fields.known import Constants
 from node_fit.runtime.placement import scope
-from node_fit.training.programs import Found, LinearisedStage
+from node_fit.training.programs import LinearisedStage, SumOfSquares
 from node_fit.uncertainty.linearization import Evidence, Place
 
 
@@ -65,4 +65,4 @@ class LinearEvidence(Evidence):
     redrawn = None
 
     def at(self, x):
-        return Found((self.design @ x - self.measured[0])[None], self.design, self.weights, 0)
+        return SumOfSquares((self.design @ x - self.measured[0])[None], self.design, self.weights, 0)

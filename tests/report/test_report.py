@@ -42,7 +42,7 @@ from node_fit.plots.figures import SIDE, phase_points
 from node_fit.report import pages
 from node_fit.report.__main__ import main
 from node_fit.report.page import jsonable_numbers, jsonable_times, shorten
-from node_fit.report.pages import in_a_word, make_index, make_member_index, make_run_page, refresh_index
+from node_fit.report.pages import make_index, make_member_index, make_run_page, refresh_index, summarise_residuals
 from node_fit.report.run_files import read_predictions, read_summary, score_records, trajectories_of
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.storage.model_file import save
@@ -657,9 +657,11 @@ def test_an_error_worse_than_the_means_is_not_marked_as_the_best(tmp_path, own, 
 def test_the_word_on_residuals_is_that_of_the_sentences():
     """Of 50 rows of noise, one channel in twenty lies outside of chance, which misses nothing."""
     says = ("Neighbouring residuals depend on each other (lag-1 correlation 0.30 of x).",)
-    assert in_a_word([0.3], 0.28, ()) == "nearly noise" and in_a_word([0.1], 0.28, ()) == "like noise"
-    assert in_a_word([0.3], 0.28, says) == "no noise: the model misses something"
-    assert in_a_word([0.3], 0.28, says, "test") == "no noise: errors last"
+    assert (
+        summarise_residuals([0.3], 0.28, ()) == "nearly noise" and summarise_residuals([0.1], 0.28, ()) == "like noise"
+    )
+    assert summarise_residuals([0.3], 0.28, says) == "no noise: the model misses something"
+    assert summarise_residuals([0.3], 0.28, says, "test") == "no noise: errors last"
 
 
 def test_a_stage_of_one_chunk_is_told_and_not_drawn(tmp_path):

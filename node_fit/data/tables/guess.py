@@ -255,11 +255,11 @@ def find_likely_inputs(
         pairs &= records[1:] == records[:-1]
     if pairs.sum() < FEWEST_LOOKED_AT:
         return {}
-    likely = look_set(values[:-1][pairs], np.diff(values, axis=0)[pairs], states)
+    likely = find_inputs_by_steps(values[:-1][pairs], np.diff(values, axis=0)[pairs], states)
     return likely if len(likely) < len(states) else {}
 
 
-def look_set(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dict[str, str]:
+def find_inputs_by_steps(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dict[str, str]:
     """Like `find_likely_inputs`, for columns at rows, and their steps to the next rows, both `(row, column)`."""
     likely: dict[str, str] = {}
     is_free, follows = unexplained_share(before, steps) > UNEXPLAINED, find_followers(before, steps)
