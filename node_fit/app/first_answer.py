@@ -90,22 +90,22 @@ class FirstAnswer:
         fitted, simple = summary["metrics"].get(self.role), summary["baselines"].get(self.best, {}).get(self.role)
         if fitted is None or (new := fitted["nrmse"]) is None:
             return None
+        points = sum(channel["points"] for channel in fitted.get("channels", {}).values())
         if self.equations is not None:
-            change = (
-                "as good as" if abs(new - self.error) <= EQUAL_ERROR * self.error else compare_errors(new, self.error)
-            )
-            there = f"it had {format_number(self.error)}"
+            change, there = compare_errors(new, self.error, points), f"it had {format_number(self.error)}"
         elif simple is None or (old := simple["nrmse"]) is None:
             return None
         else:
-            change, there = (
-                compare_errors(new, old),
-                f"{SIMPLE_MODELS[self.best]} has {format_number(old)} on the same rows",
-            )
+            change = compare_errors(new, old, points)
+            there = f"{SIMPLE_MODELS[self.best]} has {format_number(old)} on the same rows"
         return f"{change} the first answer: NRMSE {format_number(new)} on {self.role} data, where {there}"
 
 
-def compare_errors(new: float, old: float) -> str:
+def compare_errors(new: float, old: float, points: int) -> str:
+    """Compares root mean square errors of this many values, which chance changes by a factor of 1 + (2 points)^-1/2."""
+    chance = (2 * points) ** -0.5 if points else 0.0
+    if max(new, old) <= (1 + max(EQUAL_ERROR, chance)) * min(new, old):
+        return "as good as"
     return "better than" if new < old else "no better than"
 
 

@@ -107,6 +107,20 @@ def test_the_end_compares_the_fit_with_the_first_constants(new, words):
     assert answer.describe_change(summary) == sentence
 
 
+@pytest.mark.parametrize(
+    ("new", "points", "words"),
+    [(0.612, 5, "as good as"), (0.5, 5, "as good as"), (0.3, 5, "better than"), (0.612, 500, "no better than")],
+)
+def test_a_difference_that_chance_explains_is_none(new, points, words):
+    answer = FirstAnswer("validation", {"linear": 0.6, "mean": 1.0})
+    score = {"nrmse": new, "channels": {"x": {"points": points}}}
+    summary = {"metrics": {"validation": score}, "baselines": {"linear": {"validation": {"nrmse": 0.555}}}}
+    sentence = (
+        f"{words} the first answer: NRMSE {new:.3g} on validation data, where a linear model has 0.555 on the same rows"
+    )
+    assert answer.describe_change(summary) == sentence
+
+
 def test_the_equations_are_drawn_at_the_steps_of_their_solve(tmp_path):
     answer = FirstAnswer.of({"train": doses()}, known())
     curves = equation_curves({"train": doses()}, answer.equations)
