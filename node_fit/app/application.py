@@ -51,7 +51,7 @@ from .config.build import (
     trajectories_to_plot,
 )
 from .config.composition import explain
-from .console import describe_attempts, describe_end, make_console, pluralize, print_results, summarise
+from .console import attempt_lines, describe_end, make_console, pluralize, print_results, summarise
 from .first_answer import FirstAnswerThread, find_telling_role, has_first_answer
 from .leaderboard import runs_here
 from .run_directory import (
@@ -346,7 +346,7 @@ class Job:
             f"start: {summary['start']}",
             describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
             *([LINEAR_IS_BEST] if fit.is_linear else []),
-            *describe_attempts(fit.attempts, fit.choices, fit.horizon),
+            *attempt_lines(fit.attempts, fit.choices, fit.horizon),
             *(f"{choice.value}: {choice.reason}" for choice in fit.choices if choice.key == "refit"),
             *self.describe_change(summary),
             report.verdict.sentence,

@@ -309,7 +309,7 @@ def describe_end(status: str, reason: str, *, took_steps: bool) -> str:
     return f"{status}: {reason}" + ("; it had ended before, and took no further step" if had_ended else "")
 
 
-def describe_attempts(attempts: Sequence[Attempt], choices: Sequence[Choice], horizon: int | None) -> list[str]:
+def attempt_lines(attempts: Sequence[Attempt], choices: Sequence[Choice], horizon: int | None) -> list[str]:
     """Describes the attempts and their results, with the choices that the kept attempt changed."""
     if len(attempts) < 2:
         return []

@@ -101,7 +101,7 @@ class FoundMechanism:
         return values
 
 
-def select_rows(data: Dataset) -> Dataset:
+def select_used_rows(data: Dataset) -> Dataset:
     """Selects the rows of the data that the search uses."""
     data = data.windows(PIECE, PIECE) if int(data.lengths.max()) > MOST_SEEN else data
     return data.sample(max(MOST_SEEN // int(data.lengths.max()), 1))
@@ -116,7 +116,7 @@ def find_mechanism(data: Dataset, pairing: Pairing, *, held: bool, watch: Search
     inputs are constant between rows. `watch`: receives progress messages.
     """
     watch = SearchWatch() if watch is None else watch
-    search = MechanismSearch(SmoothRecords.of(select_rows(data), pairing, held=held), watch)
+    search = MechanismSearch(SmoothRecords.of(select_used_rows(data), pairing, held=held), watch)
     candidates: list[tuple[float, Mechanism]] = []
     for forces in assign_forces(data.inputs, len(pairing.positions)):
         for mechanism in forms(*pairing, forces, {*search.records.names, data.time}):

@@ -17,7 +17,7 @@ from scipy.integrate import solve_ivp
 from scipy.signal import lfilter
 
 import node_fit as nf
-from node_fit.app.console import describe_attempts
+from node_fit.app.console import attempt_lines
 from node_fit.evaluation.diagnosis import FITS
 from node_fit.fitting import candidates, judge, race
 from node_fit.fitting.relevance import log_evidence, thin_out
@@ -418,11 +418,11 @@ def test_what_the_kept_attempt_has_chosen_is_told(driven):
     choices = [Choice("field", "sparse", "dy/dt = -y"), Choice("start", "encoder", "rows before")]
     first = judged(driven).attempt
     found = replace(judged(driven, judge.SPARSE_EQUATIONS).attempt, keys=("field",), kept=True)
-    lines = describe_attempts([first, found], choices, None)
+    lines = attempt_lines([first, found], choices, None)
     assert (
         lines[-1] == "    field=sparse: dy/dt = -y" and lines[-2].startswith("  * equations: good") and len(lines) == 4
     )
-    assert describe_attempts([first], choices, None) == []
+    assert attempt_lines([first], choices, None) == []
 
 
 @pytest.mark.parametrize(
