@@ -166,7 +166,7 @@ def renew(
 
     **Arguments:**
 
-    - `state`: the state from `judged` and `restarted`.
+    - `state`: the state from `judge_chunk` and `restart_line_search`.
     - `grid`, `error_limit`: held steps for the next chunk. `refined`: whether they differ from the last ones.
     - `length`: steps in a chunk.
     - `validated`: whether validation data exist.

@@ -340,8 +340,8 @@ def notes_on(information: Information) -> list[str]:
             f"The fit is {information.distance:.2g} standard errors from its optimum, so the intervals are off by as "
             f"much; {ways_nearer(information.evidence)}."
         )
-    for sentence in neighbours_in_words(information.evidence.is_independent):
-        positive = all((check.lag1 or 0) >= 0 for check in information.evidence.is_independent.values())
+    for sentence in neighbours_in_words(information.evidence.residual_checks):
+        positive = all((check.lag1 or 0) >= 0 for check in information.evidence.residual_checks.values())
         notes.append(f"{sentence[:-1]}: the intervals are {'too narrow' if positive else 'off'}.")
     if information.evidence.model.start.is_first_measurement:
         notes.append(READS_FIRST_ROW)

@@ -224,7 +224,7 @@ class Evidence:
         return self.informative.reshape(self.best.residuals.shape)[:, : self.mask.shape[1]]
 
     @cached_property
-    def is_independent(self) -> dict[str, ResidualCheck]:
+    def residual_checks(self) -> dict[str, ResidualCheck]:
         """Independence checks of each state's weighted residuals."""
         values = self.best.residuals
         known = np.where(self.informative.reshape(values.shape), values, np.nan)[:, : self.mask.shape[1]]
@@ -241,7 +241,7 @@ class Evidence:
         with np.errstate(invalid="ignore", divide="ignore"):
             shares = 1 - np.nanmean(left**2, axis=0) / np.nanvar(values, axis=0)
         explained = float(shares[np.isfinite(shares)].mean()) if np.isfinite(shares).any() else 1.0
-        return explained >= DESCRIBED or (explained > 0 and not neighbours_in_words(self.is_independent))
+        return explained >= DESCRIBED or (explained > 0 and not neighbours_in_words(self.residual_checks))
 
     @property
     def misses(self) -> Float[np.ndarray, "block row"]:
