@@ -76,12 +76,7 @@ def choose_group(
     group: h5py.Group = file
     for _ in range(MAX_GROUPS_DEEP):
         names = [member for member in group if member not in hidden]
-        kinds = [group.get(member, getclass=True, getlink=True) for member in names]
-        is_group = [
-            kind is h5py.HardLink and group.get(member, getclass=True) is h5py.Group
-            for member, kind in zip(names, kinds, strict=True)
-        ]
-        if not names or not all(is_group):
+        if not names or not all(is_own_group(group, member) for member in names):
             notes = [] if group == file else [f"the group {group.name!r} is read (data.sheet)"]
             return group, notes
         if len(names) > 1:
@@ -92,6 +87,15 @@ def choose_group(
     raise ValueError(
         f"{path} holds groups that are nested over {MAX_GROUPS_DEEP} deep; name one of them, data.sheet=NAME."
     )
+
+
+def is_own_group(group: "h5py.Group", name: str) -> bool:
+    """Whether a member is a group of this file, without opening it: a file can hold tens of thousands."""
+    from h5py import h5l, h5o
+
+    encoded = name.encode("utf-8", "surrogateescape")
+    is_hard = group.id.links.get_info(encoded).type == h5l.TYPE_HARD
+    return is_hard and h5o.get_info(group.id, encoded).type == h5o.TYPE_GROUP
 
 
 def find_record_array(path: Path, group: "h5py.Group", name: str | None) -> "tuple[str, h5py.Dataset] | None":
@@ -195,15 +199,16 @@ def size_of_hdf5(path: Path, most: float) -> int:
 
     size, count = 0, 0
 
-    def add(_: str, found: h5py.Group | h5py.Dataset) -> int | None:
+    def add(name: bytes, info: h5py.h5o.ObjInfo) -> int | None:
         nonlocal size, count
-        if not isinstance(found, h5py.Dataset):
+        if info.type != h5py.h5o.TYPE_DATASET:
             return None
+        dataset = file[name]
         count += 1
-        chunk = math.prod(found.chunks or (0,)) * found.dtype.itemsize
-        size += max(int(found.nbytes), chunk)
+        chunk = math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize
+        size += max(int(dataset.nbytes), chunk)
         return size if size > most or count > MAX_DATASETS else None
 
     with h5py.File(path, "r") as file:
-        file.visititems(add)
+        h5py.h5o.visit(file.id, add, info=True)
     return size

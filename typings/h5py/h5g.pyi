@@ -1,0 +1,4 @@
+from .h5l import LinkProxy
+
+class GroupID:
+    links: LinkProxy
