@@ -26,6 +26,7 @@ from omegaconf._utils import split_key
 
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
 from ..data.tables.guess import (
+    AT_TWO_LEVELS,
     find_deviations,
     find_likely_inputs,
     find_no_states,
@@ -183,7 +184,7 @@ TABLE_COLUMNS = (
 # The column of a dosing table that distinguishes a subject's occasions.
 OCCASION = "OCC"
 # Keys that name states, inputs and covariates, and all keys that contain column names.
-ROLES = ("states", "inputs", "covariates")
+ROLES, LABELS = ("states", "inputs", "covariates"), ("time", "time_of_day", "trajectory", "occasion")
 NAMING_KEYS = (*ROLES, "units", "log", "bounds", "angles", "sigma")
 STATES_BY = {"data.states", "data.observable", "data.series"}
 PAIRS = {"[": "]", "{": "}", "(": ")"}
@@ -288,9 +289,17 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         path = find_files(files)[0]
         if (dosing := keys_of_doses(path, files, given)) is not None:
             return dosing
+        names = column_names(path, reading_of(given))
+        labels = {f"data.{key}": f"data.{key}={as_value(name)}" for key, name in find_labels(names, given).items()}
+        given = {**given, **labels}
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
+    reasons = explain_likely_inputs(path, columns, given)
+    switches = [name for name, why in reasons.items() if why == AT_TWO_LEVELS]
+    if switches:
+        states = [name for name in columns.states if name not in switches]
+        columns = columns._replace(states=states, inputs=[*columns.inputs, *switches])
     time, trajectory, states, unused, deviations, no_states, time_of_day, inputs = columns
     added = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     clauses: list[str] = []
@@ -307,13 +316,15 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         given = {**given, "data.sigma": f"data.sigma={as_value(deviations)}"}
     if inputs:
         given = {**given, "data.inputs": f"data.inputs={as_value(inputs)}"}
-    renamed = keys_with_plain_names(column_names(path, reading_of(given)), states, given)
+    added += labels.values()
+    renamed = keys_with_plain_names(names, states, given)
     if states:
         clauses.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
         if not renamed:
             added.append(f"data.states={as_value(states)}")
     if inputs:
         clauses.append(f"{list_names(inputs, FEW_COLUMNS)} {'is an input' if len(inputs) == 1 else 'are inputs'}")
+        clauses += [f"since {name!r} {AT_TWO_LEVELS}" for name in switches]
         if not renamed:
             added.append(f"data.inputs={as_value(inputs)}")
     if deviations:
@@ -327,7 +338,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     clauses += [f"{name!r} {why}, and is left out" for name, why in no_states.items() if name]
     if unused:
         clauses.append(f"{list_names(unused, FEW_COLUMNS)} left out: inputs, covariates or events, if they matter")
-    hints = describe_likely_inputs(path, columns, given) if states else ""
+    hints = describe_likely_inputs({name: why for name, why in reasons.items() if name not in switches}, names)
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
 
 
@@ -485,23 +496,33 @@ def reading_of(given: Mapping[str, str]) -> ReadingOptions:
     return ReadingOptions(**{name: cast(Any, value_of(given[key])) for name, key in keys.items() if key in given})
 
 
-def describe_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> str:
-    """Returns a hint about columns that were guessed to be states but look like inputs, or an empty string."""
+def explain_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the columns that were guessed to be states but look like inputs, with the reasons."""
     time, trajectory = (
         getattr(columns, role) or next(texts_in(value_of(given.get(f"data.{role}", ""))), None)
         for role in ("time", "trajectory")
     )
     # With the inputs excluded, states that respond to them would look like inputs themselves.
-    if time is None or len(columns.states) < 2 or "data.inputs" in given:
-        return ""
+    if time is None or len(columns.states) < 2 or "data.inputs" in given or gather_equations(given):
+        return {}
     try:
-        reasons = find_likely_inputs(path, time, trajectory, columns.states, reading_of(given))
+        return find_likely_inputs(path, time, trajectory, columns.states, reading_of(given))
     except (ValueError, OSError):  # The run reports the error in the table.
-        return ""
-    clauses = [f"{name!r} {why}" for name, why in reasons.items()]
-    plain = plain_names(column_names(path, reading_of(given)))
+        return {}
+
+
+def describe_likely_inputs(reasons: Mapping[str, str], names: Sequence[str]) -> str:
+    """Returns a hint about columns that look like inputs; empty without any."""
+    clauses, plain = [f"{name!r} {why}" for name, why in reasons.items()], plain_names(names)
     inputs = as_value([plain.get(name, name) for name in reasons])
     return f"; {' and '.join(clauses)}, as an input does: data.inputs={inputs}" if clauses else ""
+
+
+def find_labels(names: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the columns of times and of trajectories that the command gives without their units."""
+    columns = {short: name for name, short in plain_names(names).items()}
+    labels = {key: value_of(given.get(f"data.{key}", "")) for key in LABELS}
+    return {key: columns[name] for key, name in labels.items() if isinstance(name, str) and name in columns}
 
 
 def value_of(word: str) -> object:

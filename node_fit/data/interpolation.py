@@ -172,9 +172,11 @@ def look_held(us: np.ndarray, valid: np.ndarray) -> tuple[bool, str]:
 
 
 def interpolate_input(
-    t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]
+    t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"], *, held: bool = False
 ) -> Callable[[Float[np.ndarray, "*times"]], Float[np.ndarray, "*times"]]:
-    """Returns an input as a function of time between its rows: piecewise cubic if it is smooth, else linear."""
+    """Returns an input as a function of time: held between rows, or piecewise cubic if it is smooth, else linear."""
+    if held:
+        return lambda wanted: u[np.clip(np.searchsorted(t, wanted, side="right") - 1, 0, len(u) - 1)]
     if is_smooth(t[None], u[None], np.ones((1, len(t)), bool)):
         return cubics_through(t, u)
     return lambda wanted: np.interp(wanted, t, u)

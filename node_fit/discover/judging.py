@@ -9,9 +9,9 @@ import numpy as np
 
 from ..data.domains import LARGEST_BOUND
 from .balance import Balance
-from .candidates import Smoothed, goes_over_decades, spline_through
 from .formulas import Formula, Term
 from .simulation import RESOLUTION, Family, Fitting, Span, least_squares_of, linearize
+from .smoothing import Smoothed, goes_over_decades, spline_through
 from .watch import SearchWatch
 
 System = tuple[Formula, ...]
@@ -163,6 +163,7 @@ class Judge:
             shares = (np.arange(self.steps)[:, None] + np.array([0, 0.5, 1])) / self.steps
             nodes = t[:-1, None, None] + np.diff(t)[:, None, None] * shares
             for place, other in enumerate(others):
+                # The last node of a step is the next row, where a held input already has its next value.
                 is_held = record.held and other >= len(self.states)
                 values = record.values[piece][:-1, other, None, None] if is_held else record.value_at(other, nodes)
                 drivers[: len(t) - 1, :, :, place, index] = values

@@ -16,7 +16,7 @@ from ..model.neural_ode import NeuralODE
 from ..model.observation import MeasuredStates
 from ..runtime.placement import scope_of
 from .balance import Balance
-from .candidates import Smoothed, spline_through, spread_of
+from .smoothing import Smoothed, spline_through, spread_of
 
 # Maximum deviation of a rate from a multiple of a hidden state, relative to its largest value: float32 rounding.
 SAME_BUT_UNIT = 1e-4
@@ -61,7 +61,8 @@ def read_field(model: NeuralODE, data: Dataset) -> Reading:
                 raise ValueError(f"the model can't simulate the trajectory {name!r}, so its field can't be read there.")
             t, ys, us = data.ts[row, rows], values[row, rows], data.us[row, rows]
             read_there = np.asarray(rates(*(jnp.asarray(columns, float) for columns in (t, ys, us))), np.float64)
-            records.append(record_of(t, ys, us, read_there, data.ys[row, rows], model.scaler.turns))
+            record = record_of(t, ys, us, read_there, data.ys[row, rows], model.scaler.turns)
+            records.append(replace(record, held=model.solver.interpolation == "hold"))
     return Reading(records, sees, balance) if balance else with_units(Reading(records, sees, None), model.latent)
 
 

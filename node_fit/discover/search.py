@@ -1,17 +1,18 @@
 """Searches for equations: proposes candidates for each state, simulates systems of them, and reaches a verdict."""
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..data.dataset import Dataset
 from ..data.interpolation import interpolate_input
-from ..expressions.tree import symbols
+from ..expressions.tree import degree, symbols
 from ..model.fields.equations import nearest_symbol, parse
 from ..model.neural_ode import NeuralODE
 from ..options.options import Effort
@@ -19,22 +20,30 @@ from .balance import Balance, conserving, reacting
 from .candidates import (
     MAX_RESAMPLED_SUBSETS,
     MAX_SUBSETS,
-    SMOOTHINGS,
-    Smoothed,
-    View,
     has_symbolic,
     joint_candidates,
-    make_views,
-    smooth_record,
     sparse_candidates,
     symbolic_candidates,
 )
-from .formulas import GROUPS, LIBRARIES, LOW_DEGREE, Formula, Term, count, fits_angles, make_library, read_tape
+from .formulas import (
+    GROUPS,
+    LIBRARIES,
+    LOW_DEGREE,
+    Formula,
+    Term,
+    count,
+    fits_angles,
+    make_library,
+    read_tape,
+    read_term,
+)
 from .judging import Judge, JudgedSystem, System, count_independent, drop_each_term, first_of_each_shape
 from .names import plain_names
 from .reading import read_field
 from .shapes import shape_of_term
+from .smoothing import SMOOTHINGS, Smoothed, are_inputs_held, smooth_record
 from .verdict import FEWEST_ROWS, decide
+from .views import View, make_views
 from .watch import SearchWatch, TimeIsUp
 
 INTERRUPTED = "was interrupted"
@@ -67,7 +76,7 @@ class FoundSystem:
 
     `error` is the mean squared error of the simulation, in standard deviations of each state; `escapes` is whether it
     diverges from an initial state within the data's range; `start` holds the states at the first row of the first
-    record.
+    record; `held` is whether inputs keep their values between rows.
     """
 
     equations: dict[str, str]
@@ -78,6 +87,7 @@ class FoundSystem:
     evidence: float
     escapes: bool
     start: dict[str, float] = field(default_factory=dict[str, float])
+    held: bool = False
 
     def __str__(self) -> str:
         return "\n".join(f"d{state}/dt = {text}" for state, text in self.shown.items())
@@ -89,15 +99,26 @@ class FoundSystem:
 
         **Arguments:** `start`: initial states, at the first time. `us`: inputs by name, `(row,)`.
         """
-        inputs = {name: interpolate_input(ts, column) for name, column in (us or {}).items()}
-        rates = read_tape(list(self.equations.values()), [*self.equations, *inputs, *self.constants])
+        columns = {name: np.asarray(column, float) for name, column in (us or {}).items()}
+        tape = read_tape(list(self.equations.values()), [*self.equations, *columns, *self.constants])
         constants = list(self.constants.values())
 
-        def slope(t: float, y: np.ndarray) -> np.ndarray:
-            drivers = [interpolate(np.asarray(t)) for interpolate in inputs.values()]
-            return np.array(rates([*y, *drivers, *constants]), float)
+        def rates(y: np.ndarray, inputs: Sequence[np.ndarray]) -> np.ndarray:
+            return np.array(tape([*y, *inputs, *constants]), float)
 
-        return solve_or_give_up(slope, start, ts)
+        if not (self.held and columns):
+            curves = [interpolate_input(ts, column) for column in columns.values()]
+            return solve_or_give_up(lambda t, y: rates(y, [curve(np.asarray(t)) for curve in curves]), start, ts)
+        held, path = np.stack(list(columns.values()), axis=1), [np.asarray(start, float)[None]]
+        jumps = 1 + np.flatnonzero((np.diff(held[:-1], axis=0) != 0).any(axis=1))
+        # The solver restarts at each jump; otherwise, a step could skip a pulse.
+        for first, last in itertools.pairwise([0, *jumps.tolist(), len(ts) - 1]):
+            drive = functools.partial(rates, inputs=held[first])
+            solved = solve_or_give_up(lambda t, y, drive=drive: drive(y), path[-1][-1], ts[first : last + 1])
+            if solved is None:
+                return None
+            path.append(solved[1:])
+        return np.concatenate(path)
 
 
 def solve_or_give_up(
@@ -186,10 +207,19 @@ class Vocabulary:
     def make_terms(self, names: Sequence[str], values: np.ndarray, angles: Sequence[str]) -> dict[str, list[Term]]:
         """Returns the terms of each library without the forbidden ones; the user's terms form a separate library.
 
-        If the user chose no libraries, only terms that suit angles are taken from them.
+        Terms are affine in inputs with two levels. If the user chose no libraries, only terms that suit angles are
+        taken from them.
         """
         kinds = LIBRARIES if self.libraries is None else self.libraries
-        terms = {kind: make_library(kind, names, values) for kind in kinds}
+        switches = [name for name, column in zip(names, values.T, strict=True) if len(np.unique(column)) <= 2]
+        terms = {
+            kind: [
+                term
+                for term in make_library(kind, names, values)
+                if all(degree(read_term(term.text), name) <= 1 for name in switches)
+            ]
+            for kind in kinds
+        }
         if self.libraries is None:
             terms = {kind: [term for term in library if fits_angles(term, angles)] for kind, library in terms.items()}
         terms[OWN] = [Term(f"({text})", count(parse("terms", text))) for text in self.terms]
@@ -249,19 +279,30 @@ def search(
     effort: Effort = "normal",
     seed: int = 0,
     watch: SearchWatch | None = None,
+    held: bool | None = None,
 ) -> Findings:
-    """Searches measurements for the equations of a system; takes the arguments of `node_fit.discover`."""
+    """Searches measurements for the equations of a system; takes the arguments of `node_fit.discover`.
+
+    **Arguments:** `held`: whether inputs keep their values between rows; by default, the data decide.
+    """
     check_data_of(data)
     data = sample_records(data)
-    records = smooth_records(data, 1.0)
+    responds = held is None and are_inputs_held(data)
+    held = responds if held is None else held
+    records = smooth_records(data, 1.0, held)
     clean = all(record.clean for record in records)
-    several = [records] if clean else [smooth_records(data, strength) for strength in SMOOTHINGS]
+    several = [records] if clean else [smooth_records(data, strength, held) for strength in SMOOTHINGS]
     views = [
-        view for place, smoothed in enumerate(several) for view in make_views(smoothed, weak=place == 0 and not clean)
+        view
+        for place, smoothed in enumerate(several)
+        for view in make_views(smoothed, weak=place == 0 and (held or not clean))
     ]
     judge = Judge(records, list(data.states), list(data.inputs), vocabulary.make_balance(data.states), watch)
     source = Source(judge, views, clean, judge.names, not clean, find_angles(data))
-    return search_source(source, vocabulary, symbolic, resamples, effort, seed)
+    findings = search_source(source, vocabulary, symbolic, resamples, effort, seed)
+    if responds and not data.has_held_inputs:
+        findings = replace(findings, verdict=f"{findings.verdict} Inputs are held between rows: the states respond so.")
+    return findings
 
 
 def search_field(
@@ -511,10 +552,11 @@ def find_angles(data: Dataset) -> list[str]:
     return [name for name in data.states if name in data.angles or NAME_OF_ANGLE.search(name)]
 
 
-def smooth_records(data: Dataset, strength: float) -> list[Smoothed]:
+def smooth_records(data: Dataset, strength: float, held: bool) -> list[Smoothed]:
     records: list[Smoothed] = []
     for row, length in enumerate(data.lengths):
-        records.append(smooth_record(data.ts[row, :length], data.ys[row, :length], data.us[row, :length], strength))
+        t, ys, us = data.ts[row, :length], data.ys[row, :length], data.us[row, :length]
+        records.append(smooth_record(t, ys, us, strength, held=held))
     return records
 
 
@@ -559,4 +601,6 @@ def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
     shown = balance.write([formula.with_numbers() for formula in judged.formulas], judge.states, 4)
     equations = balance.write(texts, judge.states)
     start = dict(zip(judge.states, judged.starts[:, 0].tolist(), strict=True))
-    return FoundSystem(equations, constants, shown, judged.error, judged.size, judged.evidence, judged.escapes, start)
+    held = any(record.held for record in judge.records)
+    fitted = (judged.error, judged.size, judged.evidence, judged.escapes, start)
+    return FoundSystem(equations, constants, shown, *fitted, held)

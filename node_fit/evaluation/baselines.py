@@ -77,7 +77,8 @@ def fit_linear_ode(train: Dataset, target: Dataset) -> Predicted:
     The coefficients are the least-squares solution of the trapezoidal rule `y[k+1] - y[k] = h (A (y[k] + y[k+1]) / 2 +
     B (u[k] + u[k+1]) / 2 + c)` over consecutive complete rows of a trajectory, with a small ridge penalty. The fit is
     to increments, not slopes, because the measurement noise of increments does not depend on `h`. The solution over
-    each interval is exact for an input held at the mean of its two ends.
+    each interval is exact for an input held at the mean of its two ends. Inputs are held at `u[k]` instead if this fits
+    the increments better.
 
     **Arguments:** and **Returns:** as in `mean`. A solution that grows without bound is clipped at a million standard
     deviations from the mean.
@@ -94,12 +95,14 @@ class LinearEquation:
     - `rates`: `[A B c]`, shape `(state, column)`.
     - `shift`, `scale`: mean and standard deviation of each state and input, shape `(channel,)`.
     - `step`: the unit of `s`, the mean training step [unit of time].
+    - `held`: whether inputs keep their values between rows.
     """
 
     rates: Float[np.ndarray, "state column"]
     shift: Float[np.ndarray, " channel"]
     scale: Float[np.ndarray, " channel"]
     step: float
+    held: bool
 
     @staticmethod
     def fit(train: Dataset) -> "LinearEquation":
@@ -109,21 +112,27 @@ class LinearEquation:
         steps, starts_at, ends_at = intervals(train.ts, (rows - shift) / scale, complete)
         states = len(train.states)
         unit = float(steps.mean()) if steps.size else 1.0
-        features = np.concatenate([(starts_at + ends_at) / 2, np.ones((len(steps), 1))], axis=1)
-        weight = np.sqrt(BASELINE_RIDGE * max(len(steps), 1)) * np.eye(features.shape[1])
+        increments = np.concatenate([ends_at - starts_at, np.zeros((rows.shape[2] + 1, rows.shape[2]))])[:, :states]
+        weight = np.sqrt(BASELINE_RIDGE * max(len(steps), 1)) * np.eye(rows.shape[2] + 1)
         weight[-1, -1] = 0.0  # The constant is not penalised.
-        rates = np.linalg.lstsq(
-            np.concatenate([features * (steps / unit)[:, None], weight]),
-            np.concatenate([ends_at[:, :states] - starts_at[:, :states], np.zeros((features.shape[1], states))]),
-            rcond=None,
-        )[0]
-        return LinearEquation(rates=rates.T, shift=shift, scale=scale, step=unit)
+
+        def fit_increments(held: bool) -> tuple[float, LinearEquation]:
+            drives = drive_between(starts_at[:, states:], ends_at[:, states:], held)
+            middles = (starts_at[:, :states] + ends_at[:, :states]) / 2
+            features = np.concatenate([middles, drives, np.ones((len(steps), 1))], axis=1) * (steps / unit)[:, None]
+            features = np.concatenate([features, weight])
+            rates = np.linalg.lstsq(features, increments, rcond=None)[0]
+            error = float(np.square(features @ rates - increments).sum())
+            return error, LinearEquation(rates=rates.T, shift=shift, scale=scale, step=unit, held=held)
+
+        kinds = (False, True) if train.is_driven else (False,)
+        return min((fit_increments(held) for held in kinds), key=lambda fitted: fitted[0])[1]
 
     def solve(self, target: Dataset, start: Float[np.ndarray, "trajectory state"]) -> Predicted:
         states = start.shape[1]
         inputs = (target.us - self.shift[states:]) / self.scale[states:]
-        held = np.concatenate([(inputs[:, 1:] + inputs[:, :-1]) / 2, np.ones_like(target.ts[:, 1:, None])], axis=2)
-        forcing = held @ self.rates[:, states:].T
+        drives = drive_between(inputs[:, :-1], inputs[:, 1:], self.held)
+        forcing = np.concatenate([drives, np.ones_like(target.ts[:, 1:, None])], axis=2) @ self.rates[:, states:].T
         different, which = find_different_steps(np.diff(target.ts, axis=1) / self.step)
         z = (start - self.shift[:states]) / self.scale[:states]
         path = march_baseline(self.transitions(different), which, forcing, z)
@@ -139,6 +148,11 @@ class LinearEquation:
         block[:states, states:] = np.eye(states)
         with np.errstate(over="ignore", invalid="ignore"):
             return expm(block * steps[:, None, None])[:, :states]
+
+
+def drive_between(before: np.ndarray, after: np.ndarray, held: bool) -> np.ndarray:
+    """Returns the constant inputs between two rows."""
+    return before if held else (before + after) / 2
 
 
 def is_linear_affordable(target: Dataset) -> bool:

@@ -278,7 +278,8 @@ def discover(
     - `seconds`: time limit, after which the best result so far is returned; None for no limit, which makes results
       reproducible for a seed.
     - `tell`: called with a short description of the next step.
-    - `options`: options of the fit `Discovery.best`; its starts are fitted unless these specify another rule.
+    - `options`: options of the fit `Discovery.best`; its starts are fitted unless these specify another rule. The
+      search holds inputs between rows if `solver.inputs` is `hold`, or by default if they look so or states respond so.
 
     **Raises:** `ValueError` if the data have too few rows, or events, a text is not a term, or the field can't be read;
     `TypeError` for an unknown argument; the message shows where it belongs.
@@ -296,8 +297,11 @@ def discover(
     if isinstance(source, Fit):
         options = options or Options(scaling=source.options.scaling)
         return discover_in(source.model.typical, source.data["train"], vocabulary, limits, options)
-    findings = search(source, vocabulary, **limits)
     options = with_fitted_starts(options or Options())
+    inputs = options.solver.inputs
+    findings = search(source, vocabulary, **limits, held=None if inputs == "auto" else inputs == "hold")
+    if findings.ranked[0].held and inputs == "auto":
+        options = replace(options, solver=replace(options.solver, inputs="hold"))
     discovery = Discovery.of(findings, source, options)
     renamings = "".join(f" In equations, {name!r} is {short}." for name, short in plain.items())
     return replace(discovery, renamed=plain, verdict=discovery.verdict + renamings)

@@ -465,15 +465,19 @@ def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callba
     arguments = dict(keywords(options.field))
     effort = arguments.pop("effort", "normal")
     watch = SearchWatch(lambda what: callback.on_trial(f"equations of few terms: {what}"))
-    findings = search(train, Vocabulary(**arguments), effort=effort, seed=options.seed, watch=watch)
+    inputs = options.solver.inputs
+    held = None if inputs == "auto" else inputs == "hold"
+    findings = search(train, Vocabulary(**arguments), effort=effort, seed=options.seed, watch=watch, held=held)
     if not findings.fits:
         raise NoEquations(findings.verdict)
-    best, start = findings.ranked[0], options.start
+    best, start, solver = findings.ranked[0], options.start, options.solver
+    if best.held and inputs == "auto":
+        solver = replace(solver, inputs="hold")
     if start == "auto":
         # With little noise, the first row can serve as the start, so that new trajectories need no further rows.
         start = fitted_start(facts) if facts.values < SHORT or facts.noise > NOISY else First
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
-    return replace(options, field=field, start=start), findings.verdict
+    return replace(options, field=field, start=start, solver=solver), findings.verdict
 
 
 def find_motion(options: Options, train: Dataset, facts: Facts, callback: Callback) -> tuple[Options, str]:

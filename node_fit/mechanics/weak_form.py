@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..discover.candidates import Smoothed, smooth_record
 from ..discover.formulas import read_tape
+from ..discover.smoothing import Smoothed, smooth_record
 from .pairing import Pairing
 from .structure import ForceTerm, MassTerm, Mechanism
 

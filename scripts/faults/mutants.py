@@ -41,6 +41,7 @@ class Mutant:
 TRAINING, OPTIMIZERS, TEMPLATES = "node_fit/training", "node_fit/optimizers", "node_fit/report/templates"
 OPTIMUM, RULES = ("tests/fitting/test_optimum.py",), ("tests/fitting/test_race_rules.py",)
 SHORT_RECORDS = ("tests/fitting/test_short_records.py",)
+HELD_INPUTS = ("tests/discover/test_held_inputs.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
 MUTANTS = (
     Mutant(
@@ -1361,6 +1362,62 @@ MUTANTS = (
         "warn_of_data([kept := best_of_race(before)])",
         "kept = best_of_race(before)",
         SHORT_RECORDS,
+    ),
+    Mutant(
+        "held inputs: rates that jump",
+        "node_fit/discover/smoothing.py",
+        "if held and not goes_over_decades(t) and (np.diff(us, axis=0) != 0).any():",
+        "if False:",
+        HELD_INPUTS,
+    ),
+    Mutant(
+        "held inputs: products with states",
+        "node_fit/discover/smoothing.py",
+        "for group in (list[PPoly](), *forces):",
+        "for group in (list[PPoly](), *forces[:1]):",
+        HELD_INPUTS,
+    ),
+    Mutant(
+        "held inputs: few forces",
+        "node_fit/discover/smoothing.py",
+        " + 2 * rank * np.log(rows)) < score:",
+        ") < score:",
+        HELD_INPUTS,
+    ),
+    Mutant(
+        "held inputs: the weak form",
+        "node_fit/discover/views.py",
+        "    if not record.held:\n        return t, np.gradient(t), values\n",
+        "    if True:\n        return t, np.gradient(t), values\n",
+        HELD_INPUTS,
+    ),
+    Mutant(
+        "held inputs: the response of the states",
+        "node_fit/discover/smoothing.py",
+        "float(lead.sum()) > HELD_LEAD",
+        "False",
+        HELD_INPUTS,
+    ),
+    Mutant(
+        "held inputs: two levels",
+        "node_fit/discover/search.py",
+        "if len(np.unique(column)) <= 2]",
+        "if False]",
+        HELD_INPUTS,
+    ),
+    Mutant(
+        "held inputs: a pulse",
+        "node_fit/discover/search.py",
+        "        if not (self.held and columns):\n",
+        "        if True:\n",
+        HELD_INPUTS,
+    ),
+    Mutant(
+        "held inputs: the linear baseline",
+        "node_fit/evaluation/baselines.py",
+        "kinds = (False, True) if train.is_driven else (False,)",
+        "kinds = (False,)",
+        ("tests/evaluation/test_baselines.py",),
     ),
     Mutant(
         "threads: a picture under way at an error",

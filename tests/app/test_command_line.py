@@ -156,12 +156,32 @@ def test_names_that_the_command_gives_to_columns_are_kept(folder):
     assert sum(word.startswith("data.rename") for word in found) == 1
 
 
-def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
+def test_a_switch_is_an_input_unless_the_command_says_otherwise(folder, capsys):
     rows = [f"{row},{row // 10 % 2},{(row % 10) / 10}" for row in range(60)]
+    (folder / "set.csv").write_text("\n".join(["t,heater,room", *rows]))
+    data = composed(*complete(["set.csv"], "node_fit")).data
+    assert (data.states, data.inputs) == (["room"], ["heater"])
+    line = capsys.readouterr().out
+    assert "'room' is a state, 'heater' is an input, since 'heater' stays at one of 2 levels; in full:" in line
+    assert composed(*complete(["set.csv", "data.states=[heater,room]"], "node_fit")).data.inputs == []
+    (folder / "set.csv").write_text("\n".join(["t (s),heater (on),room (C)", *rows]))
+    data = composed(*complete(["set.csv", "data.time=t"], "node_fit")).data
+    assert (data.states, data.inputs, data.rename["heater"]) == (["room"], ["heater"], "heater (on)")
+
+
+@pytest.mark.parametrize("given", [[], ["data.time=Zeit"], ["data.time=Zeit", "data.states=[Druck]"]])
+def test_columns_are_named_with_or_without_their_units(folder, given):
+    (folder / "lab.csv").write_text("Zeit [min],Druck [bar]\n0,1\n1,2\n2,3\n")
+    data = composed(*complete(["lab.csv", *given], "node_fit")).data
+    assert (data.time, data.states, data.rename["Druck"]) == ("Zeit [min]", ["Druck"], "Druck [bar]")
+
+
+def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
+    rows = [f"{row},{row // 10 % 3},{(row % 10) / 10}" for row in range(60)]
     (folder / "set.csv").write_text("\n".join(["t,heater,room", *rows]))
     complete(["set.csv"], "node_fit")
     assert (
-        "; 'heater' stays at one of 2 levels, as an input does: data.inputs=[heater]; in full:"
+        "; 'heater' stays at one of 3 levels, as an input does: data.inputs=[heater]; in full:"
         in capsys.readouterr().out
     )
     draw, level, lower, lines = np.random.default_rng(0), 0.0, 0.0, ["t,heater,room,wall"]

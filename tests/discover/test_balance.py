@@ -10,10 +10,11 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.discover.balance import Balance, conserving, reacting
-from node_fit.discover.candidates import make_views, smooth_record
 from node_fit.discover.formulas import Formula, polynomial, read_tape, sum_of
 from node_fit.discover.judging import Judge
 from node_fit.discover.search import Source, Vocabulary, search_source
+from node_fit.discover.smoothing import smooth_record
+from node_fit.discover.views import make_views
 
 QUICK = {"symbolic": False, "effort": "quick", "resamples": 5}
 

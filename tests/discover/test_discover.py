@@ -14,11 +14,7 @@ from node_fit.discover.__main__ import take_options
 from node_fit.discover.candidates import (
     Description,
     Regressors,
-    Smoothed,
-    View,
     find_subsets,
-    goes_over_decades,
-    smooth_record,
     sparse_candidates,
 )
 from node_fit.discover.formulas import (
@@ -37,6 +33,8 @@ from node_fit.discover.names import plain_names, rename_columns
 from node_fit.discover.search import FoundSystem, Vocabulary, find_angles, screen_state, search
 from node_fit.discover.shapes import shape_of_term
 from node_fit.discover.simulation import Family, Span, least_squares_of
+from node_fit.discover.smoothing import Smoothed, goes_over_decades, smooth_record
+from node_fit.discover.views import View
 from node_fit.discover.watch import SearchWatch, TimeIsUp
 
 TS = np.linspace(0.0, 8.0, 80)

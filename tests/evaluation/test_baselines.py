@@ -95,12 +95,13 @@ def flow_from_first(grid: np.ndarray) -> np.ndarray:
     return np.stack([expm(A * (t - grid[0])) @ [1.0, -0.5] for t in grid])
 
 
-def test_linear_uses_the_inputs():
+@pytest.mark.parametrize("held", [False, True])
+def test_linear_uses_the_inputs(held):
     grid = np.linspace(0, 20, 401)
     u = np.where(np.floor(grid / 2) % 2 == 0, 1.0, -0.5)
     y = [0.0]
     for k in range(400):
-        level = (u[k] + u[k + 1]) / 2
+        level = u[k] if held else (u[k] + u[k + 1]) / 2
         y.append(level + (y[-1] - level) * np.exp(-0.05))
     data = Dataset.from_arrays(grid, np.array(y)[:, None], u[:, None])
     blind = Dataset.from_arrays(grid, np.array(y)[:, None])

@@ -53,6 +53,8 @@ MOST_BYTES_LOOKED_AT, FEWEST_LOOKED_AT = 20_000_000, 30
 # than this fraction of another column's unexplained steps, while all columns leave more than the last fraction of its
 # own steps unexplained.
 MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
+# The reason of a column that can be nothing but an input.
+AT_TWO_LEVELS = "stays at one of 2 levels"
 # Minimum average number of rows of a record, below which names do not identify records.
 LEAST_ROWS_OF_A_RECORD = 3
 # Two columns are identical if one leaves less than this fraction of the other.

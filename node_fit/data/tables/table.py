@@ -133,8 +133,8 @@ def choose_columns(names: Sequence[str], wanted: Sequence[str], origin: str) -> 
 
 def hint(name: str, names: Sequence[str]) -> str:
     """Returns a question that suggests the nearest name; empty if no name is near."""
-    # For `difflib`, a short name that differs only in case is not a close match.
-    near = get_close_matches(name, names, n=1) or [known for known in names if known.lower() == name.lower()]
+    # For `difflib`, a short name that differs only in case or lacks a unit is not a close match.
+    near = get_close_matches(name, names, n=1) or [known for known in names if known.lower().startswith(name.lower())]
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
