@@ -208,6 +208,28 @@ def begins_with_equations(options: Options, train: Dataset) -> bool:
     return is_whole and not may_be_mechanism(options, train)
 
 
+def begins_with_linear_system(options: Options, train: Dataset) -> bool:
+    """Whether to try a linear system before a network: for a short driven record, if states and starts are left open.
+
+    What an input moves often lags behind it, by states that are not measured.
+    """
+    field = options.field
+    plain = callable(field) and maker_class(field) is MLP and is_plain(field)
+    is_left_open = options.hidden == "auto" and options.start == "auto" and options.training.window == "auto"
+    direct = trait_of(options.observation, "is_direct", False) and not train.angles and not options.scaling.angles
+    if not (plain and is_left_open and direct and train.is_driven and train.events is None):
+        return False
+    rows = int(train.lengths.max())
+    return LONG_RECORD * ENCODER_ROWS <= rows < LONG_RECORD * WINDOWS[-1] and not may_be_mechanism(options, train)
+
+
+def of_linear_system(options: Options, train: Dataset, hidden: int) -> Options:
+    """Returns options for a linear system with hidden states, fitted to whole trajectories."""
+    start = functools.partial(Fitted, given=count_given(train))
+    changed = replace(options, field=Linear, hidden=hidden, start=start, optimizer=LevenbergMarquardt(), restarts=1)
+    return replace(changed, training=Training(window=None))
+
+
 def of_few_terms(options: Options) -> Options:
     """Returns options for sparse equations, fitted to whole trajectories."""
     changed = replace(options, field=Sparse, optimizer=LevenbergMarquardt(), restarts=1)
@@ -268,7 +290,8 @@ def hide_fitted_state(race: Race) -> Options | None:
         return None
     return replace(
         race.options,
-        hidden=count_hidden(race.best.fit) + 1,
+        # A linear system may lack the network alone.
+        hidden=count_hidden(race.best.fit) + (0 if race.best.is_linear_system else 1),
         field=functools.partial(MLP, width=NARROW_WIDTH, depth=1, linear=True),
         start=functools.partial(Fitted, given=count_given(race.train)),
         optimizer=LevenbergMarquardt(),

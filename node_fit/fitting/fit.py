@@ -34,7 +34,7 @@ from .progress import progress_bar
 from .race import is_open, run_race
 from .refit import refit_to_all
 from .result import Fit
-from .short_records import fit_few_terms
+from .short_records import fit_short_record
 from .train import train as solve
 
 FIT_LOG = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ def fit(
 
 
 # Fits tried before a network, for records with suitable columns or rows.
-OPENINGS = (fit_mechanism, race_long_record, fit_few_terms)
+OPENINGS = (fit_mechanism, race_long_record, fit_short_record)
 
 
 def begin_race(

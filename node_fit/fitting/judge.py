@@ -122,11 +122,20 @@ class Judged:
         return self.attempt.verdict in CONTENT
 
     @property
+    def is_linear_system(self) -> bool:
+        """Whether the field is linear and states are hidden; what it leaves may be nonlinear."""
+        return bool(trait_of(self.fit.options.field, "is_linear", False)) and count_hidden(self.fit) > 0
+
+    @property
     def is_content(self) -> bool:
         """Whether the verdict and error end the search; with few values, several models are still tried."""
         train = self.fit.data["train"]
-        if not self.is_acceptable or self.attempt.verdict != "close" or has_few_values(train):
+        if not self.is_acceptable or self.attempt.verdict != "close":
             return self.is_acceptable
+        if self.is_linear_system:
+            return False
+        if has_few_values(train):
+            return True
         if self.fit.options.training.window is not None:
             return self.error <= CLOSE_ENOUGH_IN_WINDOWS
         return self.error <= max(CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE * noise_share(train))

@@ -52,7 +52,6 @@ from .resolve import (
     SHORT,
     SHORT_RIDGE,
     TIGHTER,
-    WINDOWS,
     Choice,
     Identified,
     Resolved,
@@ -295,7 +294,9 @@ def identify(options: Options, train: Dataset, validation: Dataset | None, callb
     step, kind = train.median_step, options.solver.inputs
     train = train.resample(step, kind)
     validation = None if validation is None else validation.resample(step, kind)
-    rows = (options.training.budget.window or WINDOWS[0]) + ENCODER_ROWS - 1
+    # A short record gives windows of half of its rows.
+    window = options.training.window
+    rows = (window if isinstance(window, int) else int(train.lengths.max()) // 2) + ENCODER_ROWS - 1
     stride = max(int(train.lengths.sum()) // LINEAR_WINDOWS, 1)
     windows = Batch.from_dataset(train.windows(rows, stride).sample(LINEAR_WINDOWS), scaler, ENCODER_ROWS)
     held = windows if validation is None else Batch.from_dataset(validation, scaler, ENCODER_ROWS)

@@ -141,6 +141,8 @@ def resolve(
         if options.start == "auto" and why is not None:
             options = replace(options, start=Fitted)
             choices.append(Choice("start", "fitted", why))
+        if not continued and identified is None and begins_as_linear(options, facts):
+            return Resolved(with_solvers(options, inputs, facts), tuple(choices), identify=True)
         return with_ridges(with_solvers(with_plain_defaults(options), inputs, facts), choices, facts)
     if options.training.window == "auto":
         choices.append(Choice("training.window", window, f"the longest record has {facts.longest} rows"))
@@ -236,6 +238,13 @@ def why_fitted_start(options: Options, facts: Facts) -> str | None:
 def is_identified(options: Options, facts: Facts) -> bool:
     """Whether to identify a linear model with hidden states: if inputs drive, or starts are read from past rows."""
     return (facts.driven or keyword(options.start, "before") is True) and not facts.events
+
+
+def begins_as_linear(options: Options, facts: Facts) -> bool:
+    """Whether a linear field with hidden states of a short driven record begins as a linear model found in NumPy."""
+    is_enough = facts.driven and not facts.events and facts.longest >= LONG_RECORD * ENCODER_ROWS
+    hides = options.hidden not in ("auto", 0, ()) and has_linear_part(options, facts)
+    return bool(trait_of(options.field, "is_linear", False)) and hides and is_enough
 
 
 def is_long(facts: Facts) -> bool:

@@ -1,38 +1,74 @@
-"""Fits sparse equations to short records first, since a search takes less time than compiling a network."""
+"""Short records: fits equations of few terms, or a linear system, first, since these take less time than a network."""
 
 import logging
+from typing import NamedTuple
 
 from ..data.dataset import Dataset
 from ..options.options import Options
 from ..training.callback import Callback
-from .candidates import FEW_TERMS, begins_with_equations, of_few_terms
+from .candidates import FEW_TERMS, begins_with_equations, begins_with_linear_system, of_few_terms, of_linear_system
 from .judge import UNFINISHED, Judged, judge_attempt
 from .problem import NoEquations, build_problem
 from .train import train as solve
 
 SHORT_LOG = logging.getLogger(__name__)
+# Names of the linear systems that are fitted in turn, by their number of hidden states.
+LINEAR_SYSTEMS = {1: "linear system", 2: "larger linear system"}
 
 
-def fit_few_terms(
+class Attempt(NamedTuple):
+    """A fit to try: its name, the config keys that it changes, and its options."""
+
+    name: str
+    keys: tuple[str, ...]
+    options: Options
+
+
+def fit_short_record(
     options: Options, train: Dataset, validation: Dataset | None, callback: Callback
 ) -> tuple[list[Judged], bool]:
-    """Fits sparse equations to a short record.
+    """Fits sparse equations to a short record, and linear systems with hidden states to one that is driven.
 
-    **Returns:** the judged fit, and whether it is good enough; no fit for other records, or if no equations are found.
+    **Returns:** the judged fits, and whether the last is good enough; no fit for other records, or if none succeeds.
     """
-    if not begins_with_equations(options, train):
-        return [], False
+    tried: list[Judged] = []
+    for attempt in list_attempts(options, train):
+        tried += try_attempt(attempt, train, validation, callback, tried[-1].fit.steps if tried else 0)
+        if tried and (is_enough(tried[-1]) or tried[-1].fit.status in UNFINISHED):
+            return tried, True
+    return tried, False
+
+
+def list_attempts(options: Options, train: Dataset) -> list[Attempt]:
+    """Returns the fits to try before that of a network."""
+    attempts: list[Attempt] = []
+    if begins_with_equations(options, train):
+        attempts.append(Attempt(FEW_TERMS.name, FEW_TERMS.keys, of_few_terms(options)))
+    if begins_with_linear_system(options, train):
+        attempts += [
+            Attempt(name, ("field", "hidden"), of_linear_system(options, train, hidden))
+            for hidden, name in LINEAR_SYSTEMS.items()
+        ]
+    return attempts
+
+
+def try_attempt(
+    attempt: Attempt, train: Dataset, validation: Dataset | None, callback: Callback, steps: int
+) -> list[Judged]:
+    """Makes and judges a fit, which counts its steps from `steps`; none if it fails."""
     try:
-        problem = build_problem(of_few_terms(options), train, validation, callback=callback)
-        callback.on_opening(FEW_TERMS.name)
+        problem = build_problem(attempt.options, train, validation, callback=callback, offset=steps)
+        callback.on_opening(attempt.name)
         callback.on_fit_start(problem.model, problem.remarks)
-        best = judge_attempt(FEW_TERMS.name, solve([problem], [callback])[0], None, FEW_TERMS.keys)
+        return [judge_attempt(attempt.name, solve([problem], [callback])[0], None, attempt.keys)]
     except NoEquations as none:
-        SHORT_LOG.warning("%s: %s", FEW_TERMS.name, none.verdict)
-        return [], False
+        SHORT_LOG.warning("%s: %s", attempt.name, none.verdict)
     except Exception as error:  # Continue with other fits.
-        SHORT_LOG.warning("%s: %s", FEW_TERMS.name, error)
-        return [], False
-    # A network could only fit the noise.
-    is_enough = best.attempt.verdict == "noise-limited" and not best.is_unfit
-    return [best], is_enough or best.fit.status in UNFINISHED
+        SHORT_LOG.warning("%s: %s", attempt.name, error)
+    return []
+
+
+def is_enough(judged: Judged) -> bool:
+    """Whether a network would only follow the noise, which a good linear system leaves as well."""
+    verdicts = ("noise-limited", "good") if judged.is_linear_system else ("noise-limited",)
+    return judged.attempt.verdict in verdicts and not judged.is_unfit

@@ -1324,8 +1324,8 @@ MUTANTS = (
     Mutant(
         "short records: equations that are not enough",
         "node_fit/fitting/short_records.py",
-        'best.attempt.verdict == "noise-limited" and ',
-        "",
+        'else ("noise-limited",)',
+        'else ("noise-limited", "good")',
         SHORT_RECORDS,
     ),
     Mutant(
@@ -1354,6 +1354,34 @@ MUTANTS = (
         "node_fit/fitting/short_records.py",
         "    except Exception as error:  # Continue with other fits.",
         "    except ArithmeticError as error:",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: linear systems begin as linear models",
+        "node_fit/fitting/resolve.py",
+        "identified is None and begins_as_linear(options, facts):",
+        "False:",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: a linear system that is close",
+        "node_fit/fitting/judge.py",
+        "        if self.is_linear_system:\n            return False\n",
+        "",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: a good linear system",
+        "node_fit/fitting/short_records.py",
+        '("noise-limited", "good") if judged.is_linear_system else ',
+        "",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: steps of several attempts",
+        "node_fit/fitting/short_records.py",
+        "tried[-1].fit.steps if tried else 0)",
+        "0)",
         SHORT_RECORDS,
     ),
     Mutant(

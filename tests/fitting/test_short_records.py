@@ -7,7 +7,7 @@ import pytest
 
 import node_fit as nf
 from node_fit.fitting import short_records
-from node_fit.fitting.candidates import begins_with_equations
+from node_fit.fitting.candidates import begins_with_equations, begins_with_linear_system
 from node_fit.fitting.problem import NoEquations
 from node_fit.fitting.resolve import CHUNK
 from node_fit.model.observation import NetworkReadout
@@ -131,3 +131,65 @@ def test_a_network_that_is_interrupted_after_equations_leaves_these_and_says_so(
     fit = nf.fit(decay(noise=0.0), callbacks=[Stop()], progress=False)
     assert fit.status == "interrupted"
     assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), ("equations", True)]
+
+
+def lagging(rows=100, lags=1, noise=0.02, bend=0.0):
+    """What follows an input by hidden lags, from a random input that is held for five rows."""
+    draw = np.random.default_rng(3)
+    us, states, ys = np.repeat(draw.uniform(0, 1, rows // 5), 5), np.full(lags + 1, 0.5), np.zeros(rows)
+    for row in range(rows):
+        ys[row] = states[0]
+        for _ in range(20):
+            before = np.append(states[1:], us[row])
+            states = states + 0.02 * np.linspace(0.4, 1.2, lags + 1) * (before - states - bend * states**3)
+    noisy = ys + noise * ys.std() * draw.standard_normal(rows)
+    return nf.Dataset.from_arrays(0.4 * np.arange(rows), noisy[None, :, None], us[None, :, None]), ys
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "may"),
+    [
+        (100, {}, True),
+        (25, {}, False),
+        (195, {}, False),
+        (100, {"hidden": 1}, False),
+        (100, {"start": nf.First}, False),
+        (100, {"field": functools.partial(nf.MLP, width=8)}, False),
+        (100, {"observation": NetworkReadout}, False),
+    ],
+)
+def test_a_linear_system_comes_before_a_network_in_short_driven_records(rows, options, may):
+    assert begins_with_linear_system(nf.Options(**options), lagging(rows)[0]) is may
+    assert not begins_with_linear_system(nf.Options(**options), decay(rows))
+
+
+@pytest.mark.slow
+def test_a_hidden_lag_is_a_hidden_state_of_a_linear_system():
+    data, exact = lagging()
+    told = Told()
+    fit = nf.fit(data, callbacks=[told], progress=False)
+    assert [each.name for each in fit.attempts][-1] == "linear system" and fit.attempts[-1].kept
+    assert told.calls[-2:] == ["linear system", "Linear"]
+    assert len(fit.model.typical.hidden) == 1
+    off = fit.predict(data)[0, :, 0] - exact
+    assert np.sqrt(np.mean(off[10:] ** 2)) < 0.02 * exact.std()
+
+
+@pytest.mark.slow
+def test_a_larger_linear_system_follows_one_that_is_not_enough_and_steps_count_on():
+    data, _ = lagging(120, lags=2, noise=0.005)
+    told = Told()
+    fit = nf.fit(data, callbacks=[told], progress=False)
+    assert [each.name for each in fit.attempts][-2:] == ["linear system", "larger linear system"]
+    assert len(fit.model.typical.hidden) == 2 and fit.attempts[-1].kept
+    assert told.steps == sorted(told.steps)
+
+
+@pytest.mark.slow
+def test_a_linear_system_that_leaves_more_than_noise_does_not_end_the_search(monkeypatch):
+    monkeypatch.setattr(nf.fitting.race, "MOST_ATTEMPTS", {"normal": 4})
+    told = Told()
+    nf.fit(lagging(120, noise=0.003, bend=6.0)[0], callbacks=[told], progress=False)
+    assert "MLP" in told.calls
+    names = [call[0] for call in told.calls if isinstance(call, tuple)]
+    assert "hidden state, fitted starts" in names
