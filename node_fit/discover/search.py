@@ -300,7 +300,7 @@ def search(
     judge = Judge(records, list(data.states), list(data.inputs), vocabulary.make_balance(data.states), watch)
     source = Source(judge, views, clean, judge.names, not clean, find_angles(data))
     findings = search_source(source, vocabulary, symbolic, resamples, effort, seed)
-    if responds and not data.has_held_inputs:
+    if responds and findings.explained and not data.has_held_inputs:
         findings = replace(findings, verdict=f"{findings.verdict} Inputs are held between rows: the states respond so.")
     return findings
 
