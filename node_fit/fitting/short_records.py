@@ -16,7 +16,7 @@ SHORT_LOG = logging.getLogger(__name__)
 LINEAR_SYSTEMS = {1: "linear system", 2: "larger linear system"}
 
 
-class Attempt(NamedTuple):
+class Opening(NamedTuple):
     """A fit to try: its name, the config keys that it changes, and its options."""
 
     name: str
@@ -32,39 +32,39 @@ def fit_short_record(
     **Returns:** the judged fits, and whether the last is good enough; no fit for other records, or if none succeeds.
     """
     tried: list[Judged] = []
-    for attempt in list_attempts(options, train):
-        tried += try_attempt(attempt, train, validation, callback, tried[-1].fit.steps if tried else 0)
+    for opening in list_openings(options, train):
+        tried += try_opening(opening, train, validation, callback, tried[-1].fit.steps if tried else 0)
         if tried and (is_enough(tried[-1]) or tried[-1].fit.status in UNFINISHED):
             return tried, True
     return tried, False
 
 
-def list_attempts(options: Options, train: Dataset) -> list[Attempt]:
+def list_openings(options: Options, train: Dataset) -> list[Opening]:
     """Returns the fits to try before that of a network."""
-    attempts: list[Attempt] = []
+    openings: list[Opening] = []
     if begins_with_equations(options, train):
-        attempts.append(Attempt(FEW_TERMS.name, FEW_TERMS.keys, of_few_terms(options)))
+        openings.append(Opening(FEW_TERMS.name, FEW_TERMS.keys, of_few_terms(options)))
     if begins_with_linear_system(options, train):
-        attempts += [
-            Attempt(name, ("field", "hidden"), of_linear_system(options, train, hidden))
+        openings += [
+            Opening(name, ("field", "hidden"), of_linear_system(options, train, hidden))
             for hidden, name in LINEAR_SYSTEMS.items()
         ]
-    return attempts
+    return openings
 
 
-def try_attempt(
-    attempt: Attempt, train: Dataset, validation: Dataset | None, callback: Callback, steps: int
+def try_opening(
+    opening: Opening, train: Dataset, validation: Dataset | None, callback: Callback, steps: int
 ) -> list[Judged]:
     """Makes and judges a fit, which counts its steps from `steps`; none if it fails."""
     try:
-        problem = build_problem(attempt.options, train, validation, callback=callback, offset=steps)
-        callback.on_opening(attempt.name)
+        problem = build_problem(opening.options, train, validation, callback=callback, offset=steps)
+        callback.on_opening(opening.name)
         callback.on_fit_start(problem.model, problem.remarks)
-        return [judge_attempt(attempt.name, solve([problem], [callback])[0], None, attempt.keys)]
+        return [judge_attempt(opening.name, solve([problem], [callback])[0], None, opening.keys)]
     except NoEquations as none:
-        SHORT_LOG.warning("%s: %s", attempt.name, none.verdict)
+        SHORT_LOG.warning("%s: %s", opening.name, none.verdict)
     except Exception as error:  # Continue with other fits.
-        SHORT_LOG.warning("%s: %s", attempt.name, error)
+        SHORT_LOG.warning("%s: %s", opening.name, error)
     return []
 
 
