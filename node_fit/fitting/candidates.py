@@ -105,7 +105,7 @@ class Race:
     def measures_all(self) -> bool:
         """Whether all states are measured, as far as is known, and none is an angle."""
         hidden = self.options.hidden not in ("auto", 0, ())
-        return self.has_direct_readout and not (hidden or count_hidden(self.first) or count_hidden(self.best.fit))
+        return self.has_direct_readout and not (hidden or count_hidden(self.first) or self.hidden_of_best)
 
     @property
     def has_few_variables(self) -> bool:
@@ -117,6 +117,11 @@ class Race:
         """Whether the best fit may lack an unmeasured state, and the user has left hidden states and starts open."""
         is_left_open = self.options.hidden == "auto" and self.options.start == "auto"
         return is_left_open and self.has_direct_readout and not self.best.is_content
+
+    @property
+    def hidden_of_best(self) -> int:
+        """Number of hidden states of the best fit, without those of a linear system, which a network may not need."""
+        return 0 if self.best.is_linear_system else count_hidden(self.best.fit)
 
     @property
     def may_have_more_states(self) -> bool:
@@ -290,8 +295,7 @@ def hide_fitted_state(race: Race) -> Options | None:
         return None
     return replace(
         race.options,
-        # A linear system may lack the network alone.
-        hidden=count_hidden(race.best.fit) + (0 if race.best.is_linear_system else 1),
+        hidden=race.hidden_of_best + 1,
         field=functools.partial(MLP, width=NARROW_WIDTH, depth=1, linear=True),
         start=functools.partial(Fitted, given=count_given(race.train)),
         optimizer=LevenbergMarquardt(),
@@ -302,7 +306,7 @@ def hide_fitted_state(race: Race) -> Options | None:
 
 def hide_state(race: Race) -> Options | None:
     """Adds a hidden state whose start is estimated, or follows from constant inputs, such as a dose."""
-    alone = not count_hidden(race.best.fit)
+    alone = not race.hidden_of_best
     return replace(race.options, hidden=1) if alone and race.may_hide_states else None
 
 
@@ -311,7 +315,7 @@ def read_first_rows(race: Race) -> Options | None:
     rows = min(FIRST_ROWS, int(race.train.lengths.min()) // FIRST_ROWS)
     if rows < 2 or not race.may_hide_states:
         return None
-    hidden = max(count_hidden(race.best.fit), 1)
+    hidden = max(race.hidden_of_best, 1)
     return replace(race.options, hidden=hidden, start=functools.partial(Encoder, rows=rows))
 
 
