@@ -242,9 +242,9 @@ def is_identified(options: Options, facts: Facts) -> bool:
 
 def begins_as_linear(options: Options, facts: Facts) -> bool:
     """Whether a linear field with hidden states of a short driven record begins as a linear model found in NumPy."""
-    is_enough = facts.driven and not facts.events and facts.longest >= LONG_RECORD * ENCODER_ROWS
+    fits = LONG_RECORD * ENCODER_ROWS <= facts.longest < LONG_RECORD * WINDOWS[-1] and facts.driven and not facts.events
     hides = options.hidden not in ("auto", 0, ()) and has_linear_part(options, facts)
-    return bool(trait_of(options.field, "is_linear", False)) and hides and is_enough
+    return bool(trait_of(options.field, "is_linear", False)) and hides and fits
 
 
 def is_long(facts: Facts) -> bool:

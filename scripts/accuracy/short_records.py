@@ -69,6 +69,25 @@ KINDS = {
     ),
 }
 
+# Records whose inputs act through states that are not measured.
+KINDS |= {
+    "heater unseen": kind(
+        lambda x, u, t: (0.3 * (x[1] - x[0]) - 0.1 * x[0], u[0] - 0.8 * (x[1] - x[0])),
+        *(at(0, 0), 0.5, 120, 1, 0.02, first, switched(0, 1, 11)),
+    ),
+    "current unseen": kind(
+        lambda x, u, t: (1.1 * x[1] - 0.3 * x[0], 2 * u[0] - 1.5 * x[1] - 0.7 * x[0]),
+        *(at(0, 0), 0.25, 150, 1, 0.02, first, switched(-1, 1, 6)),
+    ),
+    "two tanks above": kind(
+        lambda x, u, t: (0.4 * x[1] - 0.3 * x[0], 0.5 * x[2] - 0.4 * x[1], u[0] - 0.5 * x[2]),
+        *(at(0.5, 0.5, 0.5), 0.6, 130, 1, 0.02, first, switched(0, 1, 8)),
+    ),
+    "valve that saturates": kind(
+        lambda x, u, t: (np.tanh(2 * x[1]) - 0.5 * x[0], u[0] - 0.6 * x[1]),
+        *(at(0, 0), 0.4, 130, 1, 0.02, first, switched(-1, 1, 6)),
+    ),
+}
 KINDS |= {name: LONGER[name] for name in ("doses", "chain", "infected")}
 
 
