@@ -58,11 +58,13 @@ def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, nois
     assert found.is_content is content
     assert wants_more(race_of(dataclasses.replace(found, runs_away=True))), "what runs away is no end"
     train = Mock(spec=nf.Dataset, mask=np.ones((1, 199, 1), bool))
-    few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": train}))
+    few = dataclasses.replace(found, fit=Mock(spec=Fit, data={"train": train}, options=nf.Options()))
     windows = judged(error, verdict)
     windows.fit.options = nf.Options(training=nf.Training(window=64))
     assert windows.is_content is (verdict != "poor"), "windows of long records take minutes each"
     assert few.is_content is (verdict != "poor"), "several models of few values are tried anyway"
+    few.fit.options = nf.Options(field=nf.Linear, hidden=1)
+    assert few.is_content is (verdict == "good"), "a linear system may lack what is not linear"
     if verdict == "close" and not content:
         assert why_more(found) == f"as chosen has an error of {error:.2g}, and leaves more than noise"
 
