@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import node_fit as nf
-from node_fit.fitting import short_records
+from node_fit.fitting import race, short_records
 from node_fit.fitting.candidates import begins_with_equations, begins_with_linear_system
 from node_fit.fitting.problem import NoEquations
 from node_fit.fitting.resolve import CHUNK
@@ -89,7 +89,7 @@ def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_
         return build(*arguments, **more)
 
     monkeypatch.setattr(short_records, "build_problem", build_problem)
-    monkeypatch.setattr(nf.fitting.race, "MOST_ATTEMPTS", {"normal": 1})
+    monkeypatch.setattr(race, "MOST_ATTEMPTS", {"normal": 1})
     told = Told()
     fit = nf.fit(decay(noise=0.0), callbacks=[told], progress=False)
     assert len(searches) == 1
@@ -110,7 +110,7 @@ def test_a_fit_of_equations_that_fails_leaves_the_network(monkeypatch, caplog):
         raise RuntimeError("out of order")
 
     monkeypatch.setattr(short_records, "judge_attempt", fail)
-    monkeypatch.setattr(nf.fitting.race, "MOST_ATTEMPTS", {"normal": 0})
+    monkeypatch.setattr(race, "MOST_ATTEMPTS", {"normal": 0})
     told = Told()
     fit = nf.fit(decay(), callbacks=[told], progress=False)
     assert [each.name for each in fit.attempts] == ["as chosen"]
@@ -187,7 +187,7 @@ def test_a_larger_linear_system_follows_one_that_is_not_enough_and_steps_count_o
 
 @pytest.mark.slow
 def test_a_linear_system_that_leaves_more_than_noise_does_not_end_the_search(monkeypatch):
-    monkeypatch.setattr(nf.fitting.race, "MOST_ATTEMPTS", {"normal": 4})
+    monkeypatch.setattr(race, "MOST_ATTEMPTS", {"normal": 4})
     told = Told()
     nf.fit(lagging(120, noise=0.003, bend=6.0)[0], callbacks=[told], progress=False)
     assert "MLP" in told.calls
