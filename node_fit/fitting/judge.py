@@ -23,7 +23,7 @@ from ..uncertainty.linearization import Unsure
 from .between import runs_away
 from .comparison import Errors, Misfit, errors_in_common
 from .relevance import evidence_of
-from .resolve import SHORT, Choice
+from .resolve import LONG_RECORD, SHORT, WINDOWS, Choice
 from .result import Fit
 
 # Verdicts after which no other candidate is tried, unless rows are few.
@@ -123,8 +123,10 @@ class Judged:
 
     @property
     def is_linear_system(self) -> bool:
-        """Whether the field is linear and states are hidden; what it leaves may be nonlinear."""
-        return bool(trait_of(self.fit.options.field, "is_linear", False)) and count_hidden(self.fit) > 0
+        """Whether the field is linear and states of a short record are hidden; what it leaves may be nonlinear."""
+        if not trait_of(self.fit.options.field, "is_linear", False) or not count_hidden(self.fit):
+            return False
+        return int(self.fit.data["train"].lengths.max()) < LONG_RECORD * WINDOWS[-1]
 
     @property
     def is_content(self) -> bool:

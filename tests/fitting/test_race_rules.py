@@ -63,8 +63,10 @@ def test_a_fit_is_enough_by_its_verdict_unless_much_is_left(verdict, error, nois
     windows.fit.options = nf.Options(training=nf.Training(window=64))
     assert windows.is_content is (verdict != "poor"), "windows of long records take minutes each"
     assert few.is_content is (verdict != "poor"), "several models of few values are tried anyway"
-    few.fit.options = nf.Options(field=nf.Linear, hidden=1)
+    few.fit.options, train.lengths = nf.Options(field=nf.Linear, hidden=1), np.array([191])
     assert few.is_content is (verdict == "good"), "a linear system may lack what is not linear"
+    train.lengths = np.array([192])
+    assert few.is_content is (verdict != "poor"), "a long record has candidates of its own"
     if verdict == "close" and not content:
         assert why_more(found) == f"as chosen has an error of {error:.2g}, and leaves more than noise"
 
