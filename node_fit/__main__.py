@@ -19,6 +19,8 @@ from .app.leaderboard import Leaderboard
 from .app.vectorized import Vectorized, runs_at_once
 from .startup import BEGAN
 
+# The first word of a command that fits, which can be left out, and of the one that shows the page of a run again.
+FIT, OPEN = "fit", "open"
 # Modules of the other commands, by their names after `node-fit`.
 COMMANDS = {
     "analysis": "node_fit.analysis.__main__",
@@ -37,10 +39,12 @@ def main() -> None:
 
     With `open` as the first word, writes and shows the page of a run instead. The name of another command runs that.
     """
+    if sys.argv[1:2] == [FIT]:
+        del sys.argv[1]
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         sys.argv[:2] = [f"node-fit {sys.argv[1]}"]
         return importlib.import_module(COMMANDS[sys.argv[0].split()[1]]).main()
-    if sys.argv[1:2] == ["open"]:
+    if sys.argv[1:2] == [OPEN]:
         from .report.__main__ import main as report
 
         return report(sys.argv[2:], "node-fit open", show=True)
@@ -62,7 +66,7 @@ def main() -> None:
         codes.append(stopped[-1] if stopped else run_command(config, imported, tracebacks))
         return codes[-1]
 
-    launch("node_fit", "config", job, tracebacks)
+    launch("node_fit", "config", job, tracebacks, commands=(FIT, OPEN, *COMMANDS))
     failed = max([code for code in (*codes, *Vectorized.codes) if code] or [0])
     sys.exit(failed or int(Leaderboard.failures > 0))
 

@@ -1,5 +1,6 @@
 """The command line shared by all commands: short forms of overrides, location of the config, and exit codes."""
 
+import difflib
 import os
 import pickle
 import re
@@ -104,6 +105,7 @@ def launch(
     job: Callable[[DictConfig], int],
     tracebacks: bool,
     prepare: Callable[[list[str]], list[str]] = with_resumed,
+    commands: Sequence[str] = (),
 ) -> None:
     """Composes the config from the command line and runs one job or a multirun; an error ends the process with 1.
 
@@ -114,6 +116,7 @@ def launch(
     - `job`: the function to run, which a launcher can also call in other processes.
     - `tracebacks`: whether to print a traceback with an error.
     - `prepare`: maps the command-line arguments to those that Hydra composes.
+    - `commands`: names of commands that could have been meant by a first word that is neither a key nor a file.
     """
     register()
     # Hydra has no option for its loader, and no hook before it creates a run's folder.
@@ -124,6 +127,7 @@ def launch(
     sys.argv[0] = name
     words = sys.argv[1:]
     try:
+        check_first_word(words[:1], commands)
         words = complete(words, name)
         sys.argv[1:] = prepare(words)
         conf = str(find_shipped("conf", "config.yaml"))
@@ -223,6 +227,18 @@ def join_overrides(words: list[str]) -> list[str]:
         return words
     overrides = find_overrides(words)
     return [*(word for word in words if word not in overrides), *(word for word in words if word in overrides)]
+
+
+def check_first_word(words: Sequence[str], commands: Sequence[str]) -> None:
+    """Rejects a first word that is neither a key, a flag nor a file, as a misspelled command is.
+
+    **Raises:** `ConfigError` with the commands, or the one of nearly the same name.
+    """
+    for word in words:
+        if commands and word.isidentifier() and not Path(word).exists():
+            near = difflib.get_close_matches(word, commands, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(sorted(commands))}."
+            raise ConfigError(f"{word} is neither a command of node-fit nor a file; {hint}")
 
 
 def check_data_is_no_file(word: str) -> None:
