@@ -20,7 +20,7 @@ from .app.vectorized import Vectorized, runs_at_once
 from .startup import BEGAN
 
 # The first word of a command that fits, which can be left out, and of the one that shows the page of a run again.
-FIT, OPEN = "fit", "open"
+FIT, SHOW = "fit", "open"
 # Modules of the other commands, by their names after `node-fit`.
 COMMANDS = {
     "analysis": "node_fit.analysis.__main__",
@@ -44,7 +44,7 @@ def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         sys.argv[:2] = [f"node-fit {sys.argv[1]}"]
         return importlib.import_module(COMMANDS[sys.argv[0].split()[1]]).main()
-    if sys.argv[1:2] == [OPEN]:
+    if sys.argv[1:2] == [SHOW]:
         from .report.__main__ import main as report
 
         return report(sys.argv[2:], "node-fit open", show=True)
@@ -66,7 +66,7 @@ def main() -> None:
         codes.append(stopped[-1] if stopped else run_command(config, imported, tracebacks))
         return codes[-1]
 
-    launch("node_fit", "config", job, tracebacks, commands=(FIT, OPEN, *COMMANDS))
+    launch("node_fit", "config", job, tracebacks, commands=(FIT, SHOW, *COMMANDS))
     failed = max([code for code in (*codes, *Vectorized.codes) if code] or [0])
     sys.exit(failed or int(Leaderboard.failures > 0))
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from ..evaluation.diagnosis import Assessment
 from ..evaluation.metrics import Figures, jsonable
 from ..fitting.judge import Attempt
-from ..fitting.readable import equations_of, equations_with_numbers
+from ..fitting.readable import equations_of, equations_with_numbers, readout_of
 from ..fitting.resolve import Choice
 from ..fitting.result import Fit
 from ..fitting.selection import Restarts
@@ -105,6 +105,7 @@ def describe_model(model: NeuralODE | Ensemble) -> Json:
         **parts,
         "inputs": one.solver.interpolation if one.inputs else None,
         "equations": equations_of(model),
+        "readout": readout_of(model),
         "state_space": None if space is None else space.as_dict(),
     }
 
@@ -264,6 +265,8 @@ def print_equations(console: Console, summary: Summary) -> None:
         console.print("equations:")
         for state, text in summary["equations"].items():
             console.print(f"  d{state}/dt = {text}", soft_wrap=True, markup=False)
+        for channel, text in summary["model"]["readout"].items():
+            console.print(f"  {channel} = {text}", soft_wrap=True, markup=False)
 
 
 def print_constants(console: Console, summary: Summary) -> None:

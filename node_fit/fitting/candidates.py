@@ -23,6 +23,7 @@ from ..objectives.objective import Penalty
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows
+from ..sysid.feedthrough import estimate_feedthrough
 from .judge import CONTENT, SPARSE_EQUATIONS, Judged, count_hidden, find_best, has_few_values, reads_past
 from .mechanisms import may_be_mechanism
 from .problem import has_enough_rows
@@ -34,6 +35,7 @@ from .resolve import (
     STARTS_OF_FEW_ROWS,
     WINDOWS,
     fitted_start,
+    reads_inputs,
 )
 from .result import Fit
 
@@ -104,7 +106,7 @@ class Race:
     @property
     def measures_all(self) -> bool:
         """Whether all states are measured, as far as is known, and none is an angle."""
-        hidden = self.options.hidden not in ("auto", 0, ())
+        hidden = self.options.hidden not in ("auto", 0, ()) or self.readout is not self.options.observation
         return self.has_direct_readout and not (hidden or count_hidden(self.first) or self.hidden_of_best)
 
     @property
@@ -122,6 +124,12 @@ class Race:
     def hidden_of_best(self) -> int:
         """Number of hidden states of the best fit, without those of a linear system, which a network may not need."""
         return 0 if self.best.is_linear_system else count_hidden(self.best.fit)
+
+    @property
+    def readout(self) -> object:
+        """The requested observation, or that of the best fit if its channels respond to inputs at once."""
+        best = self.best.fit.options
+        return best.observation if reads_inputs(best) else self.options.observation
 
     @property
     def may_have_more_states(self) -> bool:
@@ -210,7 +218,7 @@ def begins_with_equations(options: Options, train: Dataset) -> bool:
     facts = Facts.of(train)
     is_whole = facts.longest < LONG_RECORD * WINDOWS[-1] and not facts.decades and not train.angles
     # For columns of a mechanism, equations of motion were tried first.
-    return is_whole and not may_be_mechanism(options, train)
+    return is_whole and not may_be_mechanism(options, train) and not responds_at_once(options, train)
 
 
 def begins_with_linear_system(options: Options, train: Dataset) -> bool:
@@ -233,6 +241,25 @@ def of_linear_system(options: Options, train: Dataset, hidden: int) -> Options:
     start = functools.partial(Fitted, given=count_given(train))
     changed = replace(options, field=Linear, hidden=hidden, start=start, optimizer=LevenbergMarquardt(), restarts=1)
     return replace(changed, training=Training(window=None))
+
+
+def of_small_network(options: Options, train: Dataset, hidden: int) -> Options:
+    """Returns options for a small network beside a linear path, with fitted starts."""
+    return replace(
+        options,
+        hidden=hidden,
+        field=functools.partial(MLP, width=NARROW_WIDTH, depth=1, linear=True),
+        start=functools.partial(Fitted, given=count_given(train)),
+        optimizer=LevenbergMarquardt(),
+        penalty=set_ridge(options, RIDGES[0] * int(train.mask.sum())),
+        restarts=STARTS_OF_FEW_ROWS,
+    )
+
+
+def responds_at_once(options: Options, train: Dataset) -> bool:
+    """Whether a channel responds to a held input at its own row; states would only respond after it."""
+    limits = options.scaling.limits(train.states, train.inputs)
+    return options.solver.inputs in ("auto", "hold") and not limits and estimate_feedthrough(train) is not None
 
 
 def of_few_terms(options: Options) -> Options:
@@ -293,15 +320,7 @@ def hide_fitted_state(race: Race) -> Options | None:
     is_short = len(lengths) <= MAX_FITTED_STARTS and lengths.max() < LONG_RECORD * WINDOWS[-1]
     if not race.may_hide_states or not is_short or (earlier and earlier[-1] is not race.best):
         return None
-    return replace(
-        race.options,
-        hidden=race.hidden_of_best + 1,
-        field=functools.partial(MLP, width=NARROW_WIDTH, depth=1, linear=True),
-        start=functools.partial(Fitted, given=count_given(race.train)),
-        optimizer=LevenbergMarquardt(),
-        penalty=set_ridge(race.options, RIDGES[0] * int(race.train.mask.sum())),
-        restarts=STARTS_OF_FEW_ROWS,
-    )
+    return replace(of_small_network(race.options, race.train, race.hidden_of_best + 1), observation=race.readout)
 
 
 def hide_state(race: Race) -> Options | None:

@@ -41,7 +41,8 @@ from ..objectives.objective import Number, Penalty
 from ..options.options import TIGHT, Options, with_tolerance
 from ..options.recipes import Recipe, make_stages, some, without_derivatives
 from ..runtime.placement import carry, scope_of
-from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place
+from ..sysid.feedthrough import estimate_feedthrough, without_feedthrough
+from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place, with_feedthrough
 from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
 from ..training.loop import Loop
@@ -56,6 +57,7 @@ from .resolve import (
     Identified,
     Resolved,
     fitted_start,
+    reads_inputs,
     resolve,
 )
 from .screening import choose_beginnings, has_beginnings
@@ -291,6 +293,9 @@ def identify(options: Options, train: Dataset, validation: Dataset | None, callb
     names = () if isinstance(options.hidden, int | str) else options.hidden
     limits = options.scaling.limits((*train.states, *names), train.inputs)
     scaler = Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
+    if (direct := feedthrough_of(options, train)) is not None:
+        train = without_feedthrough(train, direct)
+        validation = None if validation is None else without_feedthrough(validation, direct)
     step, kind = train.median_step, options.solver.inputs
     train = train.resample(step, kind)
     validation = None if validation is None else validation.resample(step, kind)
@@ -317,6 +322,19 @@ def identify(options: Options, train: Dataset, validation: Dataset | None, callb
         return Identified(best, "linear", f"{best.error:.2g}", text)
     text = f"NRMSE of linear models by hidden states ({tried}), on {role} data and by cross-validation"
     return Identified(best, "hidden", best.hidden, text)
+
+
+def feedthrough_of(options: Options, train: Dataset) -> Float[np.ndarray, "channel input"] | None:
+    """Returns the direct responses of channels to inputs, if channels are read with the inputs; None without any."""
+    return estimate_feedthrough(train) if reads_inputs(options) else None
+
+
+def describe_feedthrough(direct: Float[np.ndarray, "channel input"], train: Dataset) -> Choice:
+    """Returns a choice that names the largest direct response."""
+    spread = train.us[train.valid].std(axis=0) / np.nanstd(train.ys, axis=(0, 1))[:, None]
+    channel, index = divmod(int(np.abs(direct * spread).argmax()), direct.shape[1])
+    size = f"{direct[channel, index]:.2g} of {train.inputs[index]}"
+    return Choice("observation", "direct", f"{train.states[channel]} changes with an input at once, by {size}")
 
 
 # Options determined by the earlier model.
@@ -362,14 +380,16 @@ def continue_from(model: NeuralODE, train: Dataset, options: Options) -> tuple[N
 
 
 def first_model(options: Options, train: Dataset, linear: LinearModel | None) -> tuple[NeuralODE, list[Choice]]:
-    """Builds the model with initial parameters, possibly taken from a linear model or from input filters."""
-    model = make_model(train, **options.parts)
+    """Builds the model with initial parameters, possibly taken from a regression, a linear model or input filters."""
+    model, choices = make_model(train, **options.parts), []
+    if (direct := feedthrough_of(options, train)) is not None:
+        model, choices = with_feedthrough(model, direct), [describe_feedthrough(direct, train)]
     if linear is None and not (has_place(model) and train.is_driven):
-        return model, []
+        return model, choices
     rows = train.median_step
     step = rows / float(model.scaler.time_scale)
     if linear is not None:
-        return begin_as_linear(model, linear.system, step), []
+        return begin_as_linear(model, linear.system, step), choices
     even = train.resample(rows, options.solver.inputs)
     model, error = begin_with_filters(model, even, options.solver.inputs, step, options.seed)
     return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]

@@ -15,7 +15,9 @@ from ..discover.formulas import fill_in
 from ..model.ensemble import Ensemble
 from ..model.fields.field import AbstractVectorField
 from ..model.neural_ode import NeuralODE
+from ..model.observation import FormulaReadout, MeasuredStates
 from ..plots.curves import png
+from ..sysid.state_space import Readout
 
 FREE_CONSTANT = (None, None)
 # Coefficients for each state, by the exponents of states and inputs.
@@ -32,6 +34,24 @@ def equations_of(model: NeuralODE | Ensemble) -> dict[str, str]:
     trained_apart = isinstance(model, Ensemble) and model.center is None
     terms = {} if trained_apart else field.coefficients()
     return polynomial_equations(model.typical, terms) if terms else field.texts()
+
+
+def readout_of(model: NeuralODE | Ensemble) -> dict[str, str]:
+    """Returns the channels that are no states as text, in the user's units; see `Fit.readout`."""
+    one = model.typical
+    if isinstance(one.observation, FormulaReadout):
+        return dict(one.observation.formulas.texts)
+    trained_apart = isinstance(model, Ensemble) and model.center is None
+    readout = None if trained_apart or isinstance(one.observation, MeasuredStates) else Readout.of(one)
+    if readout is None:
+        return {}
+    factors, names = readout.c, one.latent
+    if readout.direct.any():
+        factors, names = np.concatenate([factors, readout.direct], axis=1), (*names, *one.inputs)
+    return {
+        channel: sum_of_terms([*zip(row, (f"*{name}" for name in names), strict=True), (shift, "")])
+        for channel, row, shift in zip(one.states, factors, readout.shift, strict=True)
+    }
 
 
 def equations_with_numbers(model: NeuralODE | Ensemble) -> dict[str, str]:
@@ -103,7 +123,8 @@ def sum_of_terms(terms: Iterable[tuple[float, str]]) -> str:
 def notebook_page(fit: Any) -> str:
     """Renders the verdict, constants, equations and picture of a fit as HTML."""
     constants = ", ".join(f"{name} = {value:.4g}" for name, value in fit.constants.items())
-    equations = "\n".join(f"d{name}/dt = {text}" for name, text in fit.equations.items())
+    lines = [f"d{name}/dt = {text}" for name, text in fit.equations.items()]
+    equations = "\n".join([*lines, *(f"{name} = {text}" for name, text in fit.readout.items())])
     parts = [f"<p>{html.escape(constants)}</p>"] if constants else []
     parts += [f"<pre>{html.escape(equations)}</pre>"] if equations else []
     if "train" in fit.data:

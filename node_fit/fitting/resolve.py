@@ -18,6 +18,7 @@ from ..model.fields.network import MLP, LogTimeMLP
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.make_model import MakeStart, is_equations_alone, is_plain, keyword, maker_class, trait_of
+from ..model.observation import DirectReadout
 from ..objectives.objective import Number, Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
@@ -243,8 +244,14 @@ def is_identified(options: Options, facts: Facts) -> bool:
 def begins_as_linear(options: Options, facts: Facts) -> bool:
     """Whether a linear field with hidden states of a short driven record begins as a linear model found in NumPy."""
     fits = LONG_RECORD * ENCODER_ROWS <= facts.longest < LONG_RECORD * WINDOWS[-1] and facts.driven and not facts.events
-    hides = options.hidden not in ("auto", 0, ()) and has_linear_part(options, facts)
-    return bool(trait_of(options.field, "is_linear", False)) and hides and fits
+    hides = options.hidden not in ("auto", 0, ()) and not has_angles(options, facts)
+    measured = trait_of(options.observation, "is_direct", False) or reads_inputs(options)
+    return bool(trait_of(options.field, "is_linear", False)) and hides and measured and fits
+
+
+def reads_inputs(options: Options) -> bool:
+    """Whether channels are linear in the states and in the inputs."""
+    return callable(options.observation) and maker_class(options.observation) is DirectReadout
 
 
 def is_long(facts: Facts) -> bool:

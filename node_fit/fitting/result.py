@@ -53,7 +53,7 @@ from ..uncertainty.confidence import (
 from ..uncertainty.likelihood import Likelihood, compute_likelihood
 from ..uncertainty.linearization import Evidence, Information, Unsure
 from .problem import stages_of
-from .readable import equations_of, notebook_page
+from .readable import equations_of, notebook_page, readout_of
 from .resolve import Choice
 from .selection import Restarts
 
@@ -322,6 +322,15 @@ class Fit:
         network's contribution. For `Linear`, they contain the fitted numbers. Other fields have none.
         """
         return equations_of(self.model)
+
+    @property
+    def readout(self) -> dict[str, str]:
+        """The channels that are formulas of states and inputs, in the user's names and units, by channel.
+
+        For `LinearReadout` and `DirectReadout`, they contain the fitted numbers. Empty if channels are states or are
+        read by a network.
+        """
+        return readout_of(self.model)
 
     def confidence(self, method: Method = "fisher", level: float = 0.95) -> Confidence:
         """Computes confidence intervals of the constants from the training data.

@@ -1,19 +1,31 @@
 """Short records: fits equations of few terms, or a linear system, first, since these take less time than a network."""
 
 import logging
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..data.dataset import Dataset
+from ..model.observation import DirectReadout
 from ..options.options import Options
 from ..training.callback import Callback
-from .candidates import FEW_TERMS, begins_with_equations, begins_with_linear_system, of_few_terms, of_linear_system
+from .candidates import (
+    FEW_TERMS,
+    begins_with_equations,
+    begins_with_linear_system,
+    of_few_terms,
+    of_linear_system,
+    of_small_network,
+    responds_at_once,
+)
 from .judge import UNFINISHED, Judged, judge_attempt
 from .problem import NoEquations, build_problem
+from .resolve import reads_inputs
 from .train import train as solve
 
 SHORT_LOG = logging.getLogger(__name__)
-# Names of the linear systems that are fitted in turn, by their number of hidden states.
+# Names of the linear systems that are fitted in turn, by their number of hidden states, and keys that they change.
 LINEAR_SYSTEMS = {1: "linear system", 2: "larger linear system"}
+LINEAR_KEYS = ("field", "hidden")
 
 
 class Opening(NamedTuple):
@@ -45,11 +57,29 @@ def list_openings(options: Options, train: Dataset) -> list[Opening]:
     if begins_with_equations(options, train):
         openings.append(Opening(FEW_TERMS.name, FEW_TERMS.keys, of_few_terms(options)))
     if begins_with_linear_system(options, train):
-        openings += [
-            Opening(name, ("field", "hidden"), of_linear_system(options, train, hidden))
+        openings += open_driven_record(options, train)
+    return openings
+
+
+def open_driven_record(options: Options, train: Dataset) -> list[Opening]:
+    """Returns linear systems of a driven record; one, then a network, read with the inputs if channels respond at once.
+
+    A network that reads no inputs could not follow such a response.
+    """
+    if not responds_at_once(options, train):
+        return [
+            Opening(name, LINEAR_KEYS, of_linear_system(options, train, hidden))
             for hidden, name in LINEAR_SYSTEMS.items()
         ]
-    return openings
+    read_with_inputs = replace(options, observation=DirectReadout)
+    return [
+        Opening(LINEAR_SYSTEMS[1], (*LINEAR_KEYS, "observation"), of_linear_system(read_with_inputs, train, 1)),
+        Opening(
+            "network read with inputs",
+            ("field.width", "observation", "start", "optimizer"),
+            of_small_network(read_with_inputs, train, 0),
+        ),
+    ]
 
 
 def try_opening(
@@ -69,6 +99,7 @@ def try_opening(
 
 
 def is_enough(judged: Judged) -> bool:
-    """Whether a network would only follow the noise, which a good linear system leaves as well."""
-    verdicts = ("noise-limited", "good") if judged.is_linear_system else ("noise-limited",)
+    """Whether another network would only follow the noise, which a good linear system leaves as well."""
+    opens = judged.is_linear_system or reads_inputs(judged.fit.options)
+    verdicts = ("noise-limited", "good") if opens else ("noise-limited",)
     return judged.attempt.verdict in verdicts and not judged.is_unfit

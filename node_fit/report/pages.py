@@ -158,7 +158,7 @@ SUMMARY = (
     *("confidence", "likelihood", "residuals", "starts", "given_rows", "derived", "attempts", "horizon", "model"),
     "warnings",
 )
-MODEL = ("field", "start", "inputs", "equations", "state_space")
+MODEL = ("field", "start", "inputs", "equations", "readout", "state_space")
 BASELINES = {
     "mean": "mean",
     "persistence": "last value",

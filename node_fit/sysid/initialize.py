@@ -47,6 +47,18 @@ def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> Neur
     return replace(model, start=model.start.with_past_map(system.e, system.f))
 
 
+def with_feedthrough(model: NeuralODE, direct: Float[np.ndarray, "channel input"]) -> NeuralODE:
+    """Returns the model with this direct response of its channels to inputs, in the user's units."""
+    readout, scaler = model.observation, model.scaler
+    assert isinstance(readout, DirectReadout)
+    per_scale = direct / np.asarray(scaler.state_scale)[:, None]
+    values = (per_scale * np.asarray(scaler.input_scale), per_scale @ np.asarray(scaler.input_shift))
+    readout = eqx.tree_at(
+        lambda o: (o.direct, o.shift), readout, tuple(jnp.asarray(value, readout.shift.dtype) for value in values)
+    )
+    return replace(model, observation=readout)
+
+
 def begin_as_modes(model: NeuralODE, matrices: StateMatrices, past: PastMap, step: float) -> NeuralODE:
     """Initializes a model with the matrices of a system with an output readout, and networks whose output is zero.
 

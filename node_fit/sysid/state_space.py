@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,13 +12,38 @@ from ..data.scaling import UNBOUNDED
 from ..model.ensemble import Ensemble
 from ..model.fields.network import Linear
 from ..model.neural_ode import NeuralODE
-from ..model.observation import LinearReadout, MeasuredStates
+from ..model.observation import DirectReadout, LinearReadout, MeasuredStates
 from ..runtime.serialization import Json
+
+
+class Readout(NamedTuple):
+    """Channels `y = c x + direct u + shift`, in the user's units."""
+
+    c: Float[np.ndarray, "channel state"]
+    direct: Float[np.ndarray, "channel input"]
+    shift: Float[np.ndarray, " channel"]
+
+    @staticmethod
+    def of(model: NeuralODE) -> "Readout | None":
+        """Returns the readout of a model; None if it is not linear in the user's units."""
+        readout, scaler, channels = model.observation, model.system.scaler, model.scaler
+        bounds = (*scaler.bounds, *scaler.input_bounds, *channels.bounds)
+        if not isinstance(readout, LinearReadout | MeasuredStates) or any(bound != UNBOUNDED for bound in bounds):
+            return None
+        direct = np.zeros((len(model.states), len(model.inputs)))
+        if not isinstance(readout, LinearReadout):
+            return Readout(np.eye(len(model.states), len(model.latent)), direct, np.zeros(len(model.states)))
+        scale = as_double(channels.state_scale)
+        c = scale[:, None] * as_double(readout.matrix) / as_double(scaler.state_scale)
+        if isinstance(readout, DirectReadout):
+            direct = scale[:, None] * as_double(readout.direct) / as_double(scaler.input_scale)
+        shift = scale * as_double(readout.shift) + as_double(channels.state_shift)
+        return Readout(c, direct, shift - c @ as_double(scaler.state_shift) - direct @ as_double(scaler.input_shift))
 
 
 @dataclass(frozen=True)
 class StateSpace:
-    """`dx/dt = a x + b u + rest`, `y = c x + shift`, in the user's units.
+    """`dx/dt = a x + b u + rest`, `y = c x + direct u + shift`, in the user's units.
 
     - `states`, `inputs`, `channels`: names of `x`, `u` and `y`.
     """
@@ -29,6 +55,7 @@ class StateSpace:
     b: Float[np.ndarray, "state input"]
     rest: Float[np.ndarray, " state"]
     c: Float[np.ndarray, "channel state"]
+    direct: Float[np.ndarray, "channel input"]
     shift: Float[np.ndarray, " channel"]
 
     @staticmethod
@@ -41,7 +68,8 @@ class StateSpace:
         bounds = (*scaler.bounds, *scaler.input_bounds, *one.scaler.bounds)
         if not isinstance(field, Linear) or any(bound != UNBOUNDED for bound in bounds):
             return None
-        if not isinstance(one.observation, LinearReadout | MeasuredStates):
+        readout = Readout.of(one)
+        if readout is None:
             return None
         weight, bias = as_double(field.layer.weight), as_double(field.layer.bias)
         scales, shifts = (
@@ -53,11 +81,6 @@ class StateSpace:
         )
         rates = as_double(scaler.state_scale) / as_double(scaler.time_scale)
         slopes = rates[:, None] * weight / scales
-        c, shift = np.eye(len(one.states), count), np.zeros(len(one.states))
-        if isinstance(one.observation, LinearReadout):
-            scale = as_double(one.scaler.state_scale)
-            c = scale[:, None] * as_double(one.observation.matrix) / scales[:count]
-            shift = scale * as_double(one.observation.shift) + as_double(one.scaler.state_shift) - c @ shifts[:count]
         return StateSpace(
             one.latent,
             one.inputs,
@@ -65,8 +88,7 @@ class StateSpace:
             slopes[:, :count],
             slopes[:, count:],
             rates * bias - slopes @ shifts,
-            c,
-            shift,
+            *readout,
         )
 
     @property
@@ -80,7 +102,7 @@ class StateSpace:
     def gain(self) -> Float[np.ndarray, "channel input"] | None:
         """Steady-state change of each channel per unit of a held input; None if not all states settle."""
         settles = bool((np.real(self.poles) < 0).all())
-        return -self.c @ np.linalg.solve(self.a, self.b) if settles and self.inputs else None
+        return self.direct - self.c @ np.linalg.solve(self.a, self.b) if settles and self.inputs else None
 
     def as_dict(self) -> Json:
         """Converts the model to plain values; a pole has its time constant, period and damping, or None for each."""
@@ -93,6 +115,7 @@ class StateSpace:
             "B": self.b.tolist(),
             "rest": self.rest.tolist(),
             "C": self.c.tolist(),
+            "D": self.direct.tolist(),
             "shift": self.shift.tolist(),
             "poles": [describe_pole(complex(pole)) for pole in self.poles],
             "gain": None if gain is None else gain.tolist(),

@@ -88,6 +88,23 @@ KINDS |= {
         *(at(0, 0), 0.4, 130, 1, 0.02, first, switched(-1, 1, 6)),
     ),
 }
+# Records whose channel responds to its input at once.
+KINDS |= {
+    "current of a motor": kind(
+        lambda x, u, t: (1.5 * (3 * u[0] - 0.6 * x[0]) - 0.8 * np.tanh(4 * x[0]),),
+        *(at(0), 0.15, 140, 1, 0.02, lambda x, u: ((3 * u[0] - 0.6 * x[0]) / 0.8,), switched(-1, 1, 8)),
+    ),
+    "pressure behind a pump": kind(
+        lambda x, u, t: (0.5 * u[0] - 0.4 * np.sqrt(max(x[0], 1e-3)),),
+        *(at(0.5), 0.5, 120, 1, 0.02, lambda x, u: (x[0] + 0.5 * u[0],), switched(0.2, 1, 8)),
+    ),
+    "voltage of a battery": kind(
+        lambda x, u, t: (-u[0] / 170, (0.04 * u[0] - x[1]) / 1.5),
+        *(at(1, 0), 0.5, 150, 1, 0.01),
+        lambda x, u: (3.2 + 0.7 * x[0] + 0.12 * np.log(np.maximum(x[0], 0.0) + 0.02) - 0.06 * u[0] - x[1],),
+        switched(0, 2, 8),
+    ),
+}
 KINDS |= {name: LONGER[name] for name in ("doses", "chain", "infected")}
 
 

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
-from node_fit.__main__ import COMMANDS, FIT, OPEN
+from node_fit.__main__ import COMMANDS, FIT, SHOW
 from node_fit.app.config.build import build
 from node_fit.app.config.composition import ConfigError, explain
 from node_fit.app.launching import complete, quoted_words, register, with_or_without_plus
@@ -415,7 +415,9 @@ def test_fit_is_a_word_that_can_be_left_out(folder):
     assert with_word.code == 0 and with_word.out == without.out and "seed: 7" in without.out
 
 
-@pytest.mark.parametrize("word, hint", [("dicover", "did you mean discover?"), ("lynx", "the commands are analysis, app")])
+@pytest.mark.parametrize(
+    "word, hint", [("dicover", "did you mean discover?"), ("lynx", "the commands are analysis, app")]
+)
 def test_a_misspelled_command_is_no_override_with_brackets(folder, word, hint):
     ran = node_fit(folder, word, "seed=7")
     assert ran.code == 1 and ran.sentence.startswith(f"{word} is neither a command of node-fit nor a file; {hint}")
@@ -425,7 +427,7 @@ def test_the_help_begins_with_what_people_type(folder):
     """Before the groups and all keys of Hydra."""
     ran = node_fit(folder, "--help")
     before = ran.out.partition("== Configuration groups ==")[0]
-    assert {FIT, *COMMANDS, OPEN} == set(re.findall(r"^node-fit (\S+)", before, re.MULTILINE)), ran
+    assert {FIT, *COMMANDS, SHOW} == set(re.findall(r"^node-fit (\S+)", before, re.MULTILINE)), ran
     keys = re.findall(r"^  '?\+?([a-z_.]+)=", before, re.MULTILINE)
     assert len(keys) >= 9 and "data.time" in keys and "effort" in keys
 

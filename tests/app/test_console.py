@@ -61,9 +61,10 @@ def test_a_long_stage_says_how_long(seconds, text):
 def test_equations_are_printed_unless_they_were_given(choices, keys, printed):
     file = io.StringIO()
     attempts = [] if keys is None else [{"kept": False, "keys": []}, {"kept": True, "keys": keys}]
-    summary = {"equations": {"x": "-0.5*x"}, "choices": choices, "attempts": attempts}
+    model = {"readout": {"y": "2*x - u"}}
+    summary = {"equations": {"x": "-0.5*x"}, "choices": choices, "attempts": attempts, "model": model}
     print_equations(Console(file=file), summary)
-    assert file.getvalue() == ("equations:\n  dx/dt = -0.5*x\n" if printed else "")
+    assert file.getvalue() == ("equations:\n  dx/dt = -0.5*x\n  y = 2*x - u\n" if printed else "")
 
 
 def test_a_constant_that_is_held_is_said_to_be():

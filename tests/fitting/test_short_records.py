@@ -7,8 +7,8 @@ import pytest
 
 import node_fit as nf
 from node_fit.fitting import race, short_records
-from node_fit.fitting.candidates import begins_with_equations, begins_with_linear_system
-from node_fit.fitting.problem import NoEquations
+from node_fit.fitting.candidates import begins_with_equations, begins_with_linear_system, of_linear_system
+from node_fit.fitting.problem import NoEquations, build_problem
 from node_fit.fitting.resolve import CHUNK
 from node_fit.model.observation import NetworkReadout
 
@@ -133,12 +133,12 @@ def test_a_network_that_is_interrupted_after_equations_leaves_these_and_says_so(
     assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), ("equations", True)]
 
 
-def lagging(rows=100, lags=1, noise=0.02, bend=0.0):
-    """What follows an input by hidden lags, from a random input that is held for five rows."""
+def lagging(rows=100, lags=1, noise=0.02, bend=0.0, direct=0.0):
+    """What follows an input by hidden lags, from a random input that is held for five rows, and a direct part of it."""
     draw = np.random.default_rng(3)
     us, states, ys = np.repeat(draw.uniform(0, 1, rows // 5), 5), np.full(lags + 1, 0.5), np.zeros(rows)
     for row in range(rows):
-        ys[row] = states[0]
+        ys[row] = states[0] + direct * us[row]
         for _ in range(20):
             before = np.append(states[1:], us[row])
             states = states + 0.02 * np.linspace(0.4, 1.2, lags + 1) * (before - states - bend * states**3)
@@ -161,6 +161,47 @@ def lagging(rows=100, lags=1, noise=0.02, bend=0.0):
 def test_a_linear_system_comes_before_a_network_in_short_driven_records(rows, options, may):
     assert begins_with_linear_system(nf.Options(**options), lagging(rows)[0]) is may
     assert not begins_with_linear_system(nf.Options(**options), decay(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direct", [0.0, 0.5])
+def test_a_linear_system_begins_as_a_linear_model_of_the_record(direct):
+    """A network of the same form begins at zero."""
+    data, exact = lagging(direct=direct)
+    options = nf.Options(observation=nf.DirectReadout if direct else nf.MeasuredStates)
+    problem = build_problem(of_linear_system(options, data, 1), data, None)
+    off = problem.model.predict(data)[0, :, 0] - exact
+    assert np.sqrt(np.mean(off[10:] ** 2)) < 0.1 * exact.std()
+
+
+@pytest.mark.slow
+def test_what_responds_to_a_held_input_at_once_is_read_with_it():
+    data, exact = lagging(direct=0.5)
+    told = Told()
+    fit = nf.fit(data, callbacks=[told], progress=False)
+    assert [(each.name, each.kept) for each in fit.attempts] == [("linear system", True)]
+    assert fit.attempts[0].keys == ("field", "hidden", "observation")
+    assert any("y0 changes with an input at once, by 0.49 of u0" in str(choice) for choice in fit.choices)
+    off = fit.predict(data)[0, :, 0] - exact
+    assert np.sqrt(np.mean(off[10:] ** 2)) < 0.02 * exact.std()
+    readout = fit.model.typical.observation
+    scaler = fit.model.typical.scaler
+    scale = np.asarray(scaler.state_scale)[:, None] / np.asarray(scaler.input_scale)
+    np.testing.assert_allclose(np.asarray(readout.direct) * scale, 0.5, rtol=0.1)
+
+
+@pytest.mark.slow
+def test_a_network_that_is_read_with_inputs_follows_a_linear_system_that_is_not_enough():
+    """A hidden lag that bends, and a direct part: the network begins with the latter, and ends the search."""
+    data, exact = lagging(150, lags=0, noise=0.01, bend=6.0, direct=0.8)
+    told = Told()
+    fit = nf.fit(data, callbacks=[told], progress=False)
+    assert [(each.name, each.kept) for each in fit.attempts] == [
+        ("linear system", False),
+        ("network read with inputs", True),
+    ]
+    off = fit.predict(data)[0, :, 0] - exact
+    assert np.sqrt(np.mean(off[10:] ** 2)) < 0.03 * exact.std()
 
 
 @pytest.mark.slow

@@ -18,13 +18,14 @@ import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.exported import network
 from helpers.problems import SMALL, fit_to, rotation
 from omegaconf import OmegaConf
 from pandas.testing import assert_frame_equal
 
 import node_fit as nf
 from node_fit.app.config.build import build, without_words
-from node_fit.fitting.readable import sum_of_terms
+from node_fit.fitting.readable import readout_of, sum_of_terms
 from node_fit.likelihood.losses import LOSSES
 from node_fit.model.make_model import FIELDS, OBSERVATIONS, STARTS
 from node_fit.optimizers.gradient import OPTIMIZERS
@@ -509,6 +510,21 @@ def test_equations_of_a_linear_field_are_its_vector_field(precision):
         data, field="linear", training=QUICK["training"], options=dataclasses.replace(DIRECT, scaling=logarithmic)
     )
     assert scaled.equations == {}
+
+
+@pytest.mark.parametrize("observation", ["linear", "direct", "measured", "network"])
+def test_channels_that_are_linear_in_states_and_inputs_are_told_with_numbers(observation):
+    model, _ = network(observation=observation, hidden=1)
+    texts = readout_of(model)
+    if observation in ("measured", "network"):
+        assert texts == {}
+        return
+    x, u = np.array([0.3, -0.7, 0.2], np.float32), np.array([0.4], np.float32)
+    t, z, v = model.system.in_solver_units(jnp.zeros(()), jnp.asarray(x), jnp.asarray(u))
+    channels = model.scaler.unscale_states(np.asarray(model.channels(t, z, v)))
+    names = dict(zip((*model.latent, *model.inputs), np.append(x, u), strict=True))
+    np.testing.assert_allclose([eval(text, names) for text in texts.values()], channels, rtol=1e-4, atol=1e-4)
+    assert list(texts) == ["x", "v"] and ("*f" in texts["x"]) is (observation == "direct")
 
 
 def test_a_sum_of_terms_reads_as_one_writes_it():

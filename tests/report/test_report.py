@@ -321,13 +321,16 @@ def test_the_log_says_the_attempt_of_each_chunk(tmp_path):
 
 def test_a_linear_model_has_matrices_poles_and_gain(tmp_path):
     one = np.eye(2)
-    space = StateSpace(("x", "y"), ("u",), ("x",), -one, one[:, :1], 0 * one[0], one[:1], np.zeros(1))
+    space = StateSpace(("x", "y"), ("u",), ("x",), -one, one[:, :1], 0 * one[0], one[:1], np.zeros((1, 1)), np.zeros(1))
     splits = by_time(spirals(1))
     run = write_run(tmp_path / "run", splits, model={"field": "Linear", "state_space": space.as_dict()})
     text = shown(make_run_page(run))
     for title in ("A", "B", "C", "rest", "Static gain", "Poles"):
         assert f"<h3>{title}" in text, title
-    assert "<h3>shift" not in text and "x [m]" in text
+    assert "<h3>shift" not in text and "<h3>D<" not in text and "x [m]" in text
+    with_direct = {"field": "Linear", "state_space": replace(space, direct=one[:1, :1]).as_dict()}
+    text = shown(make_run_page(write_run(tmp_path / "direct", splits, model=with_direct)))
+    assert "<h3>D<" in text and "+ D <b>u</b>" in text and "Static gain, D − C A⁻¹ B" in text
     still = replace(space, a=0 * one).as_dict()
     text = shown(make_run_page(write_run(tmp_path / "still", splits, model={"state_space": still})))
     assert "<h3>Static gain" not in text and "There is no static gain" in text
