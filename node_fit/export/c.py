@@ -46,6 +46,8 @@ SIGNATURES = {
     "start": "const real *first, const real *ys, const real *us, const real *ts, const real *there, real t"
     " | real *result",
 }
+# Signature of channels that depend on inputs or on the time.
+OF_INPUTS = "real t, const real *z, const real *v | real *result"
 DEGREES = {"hold": 0, "linear": 1, "cubic": 3}
 # Radau IIA of order 5 (Hairer and Wanner, Solving Ordinary Differential Equations II, 1996, table IV.5.6).
 ROOT = np.sqrt(6)
@@ -211,8 +213,9 @@ def c_facts(exported: Exported) -> dict[str, object]:
         "tsit_c": numbers(c),
         "preamble": printer.preamble(),
         "functions": texts,
-        "signatures": {name: f", {text.replace(' | ', ', ')}" for name, text in SIGNATURES.items()},
-        "dispatched": [(name, arguments_of(text)) for name, text in SIGNATURES.items() if name in used],
+        "observes": exported.observes_inputs,
+        "signatures": {name: f", {text.replace(' | ', ', ')}" for name, text in signatures_of(exported).items()},
+        "dispatched": [(name, arguments_of(text)) for name, text in signatures_of(exported).items() if name in used],
         "digits": 17 if exported.precision == "double" else 9,
     }
 
@@ -222,6 +225,11 @@ def needed_functions(exported: Exported) -> set[str]:
     unread = {"outputs"} if exported.combined is None else {"channels"}
     unread |= set() if exported.members[0].get("slopes") else {"slopes"}
     return set(exported.members[0]) - unread
+
+
+def signatures_of(exported: Exported) -> dict[str, str]:
+    """Returns the signatures of a member's functions, by name."""
+    return SIGNATURES | ({"outputs": OF_INPUTS, "channels": OF_INPUTS} if exported.observes_inputs else {})
 
 
 def arguments_of(signature: str) -> str:

@@ -11,12 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data.dataset import Dataset, check_data
-from ..expressions.tree import symbols
 from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
-from ..model.fields.equations import normalize, parse
 from ..model.neural_ode import NeuralODE
-from ..model.observation import DirectReadout, FormulaReadout
+from ..model.observation import FormulaReadout, counted_channels
 from ..model.one_trajectory import of_trajectory, records_of
 from ..runtime.serialization import Json, __version__
 from ..runtime.validation import check_argument, check_choice, check_path
@@ -340,25 +338,18 @@ def export(
 
 
 def check_readout(model: NeuralODE) -> None:
-    """Rejects channels that are not functions of the states alone.
+    """Rejects channels that are counted between rows.
 
-    **Raises:** `CannotExport` that names the channel and the other variable in its formula.
+    **Raises:** `CannotExport` that names the channel.
     """
-    if isinstance(model.observation, DirectReadout):
-        raise CannotExport(
-            "channels with a direct part of the inputs (observation=direct) are not exported; fit with "
-            "solver.inputs=linear, which has none."
-        )
-    if not isinstance(model.observation, FormulaReadout):
+    if not model.counts:
         return
-    others = {normalize(name) for name in (*model.inputs, model.system.time)}
-    for channel, text in model.observation.formulas.texts:
-        read = sorted(others.intersection(symbols(parse(channel, text))))
-        if read:
-            raise CannotExport(
-                f"the channel {channel!r} is a formula of {read[0]!r} (observation=formula); exported models observe "
-                "states alone, so export the states, and compute the formula from them."
-            )
+    assert isinstance(model.observation, FormulaReadout)
+    counted = sorted(counted_channels(dict(model.observation.formulas.texts)))
+    raise CannotExport(
+        f"the channel {counted[0]!r} is counted between rows (increase in observation=formula), and exported models "
+        "observe single rows; export the total, and take its differences."
+    )
 
 
 def confidence_of(fit: Fit) -> Json:

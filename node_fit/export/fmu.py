@@ -120,6 +120,7 @@ def render_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, b
         "first_inputs": numbers(trials[0].inputs[0] if layout.inputs else [0.0]),
         "jumps": bool(layout.shifts),
         "triggers": bool(layout.levels),
+        "observes": exported.observes_inputs,
     }
     described = {version: describe_unit(exported, version, layout, variables) for version in VERSIONS}
     return {
@@ -351,12 +352,12 @@ def step_unit(
     instance.exitInitializationMode()
     rows = np.full((len(trial.t), len(layout.columns)), np.nan)
     for row in range(first_row, len(trial.t)):
+        if layout.inputs:
+            instance.setReal(layout.inputs, list(trial.inputs[row]))
         rows[row] = instance.getReal(layout.columns)
         if row + 1 == len(trial.t):
             break
         length = trial.t[row + 1] - trial.t[row]
-        if layout.inputs:
-            instance.setReal(layout.inputs, list(trial.inputs[row]))
         if trial.factor is not None and trial.shift is not None:
             instance.setReal([*layout.factors, *layout.shifts], [*trial.factor[row], *trial.shift[row]])
         if layout.inputs and exported.one.solver.interpolation == "linear":
@@ -454,6 +455,8 @@ def integrate_unit(
     for row in range(first_row, len(trial.t)):
         exchange.row = min(row, len(trial.t) - 2)
         exchange.move_to(trial.t[row], y)
+        if layout.inputs:
+            exchange.own.setFloat64(layout.inputs, list(trial.inputs[row]))
         rows[row] = exchange.own.getFloat64(layout.columns)
         if row + 1 == len(trial.t):
             break

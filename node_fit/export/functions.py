@@ -15,10 +15,13 @@ from jaxtyping import Array, Float, PyTree
 from ..data.batch import Batch
 from ..data.domains import Bounds, Turns, from_line, near, to_line
 from ..data.scaling import columns_by_name
+from ..expressions.tree import symbols
 from ..model.ensemble import Ensemble
+from ..model.fields.equations import normalize, parse
 from ..model.initial_state.rule import Steady
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.neural_ode import NeuralODE
+from ..model.observation import DirectReadout, FormulaReadout
 from ..runtime.placement import carry, dtype_of, scope
 from ..runtime.serialization import Json
 from ..solver.triggers import TriggeredField, has_triggers
@@ -120,6 +123,11 @@ class Exported:
         return bool(self.one.inputs)
 
     @property
+    def observes_inputs(self) -> bool:
+        """Whether the channels depend on inputs or on the time."""
+        return observes_inputs(self.one)
+
+    @property
     def horizon(self) -> float | None:
         """Time since the start of a record beyond which an ensemble has no bands."""
         end = self.model.horizon if isinstance(self.model, Ensemble) else None
@@ -134,6 +142,14 @@ class Exported:
     def digest(self) -> str:
         """A digest of the numbers and the structure of the model."""
         return digest_of(self.model)
+
+
+def observes_inputs(model: NeuralODE) -> bool:
+    """Whether the channels of a model depend on its inputs or on the time, besides its states."""
+    if not isinstance(model.observation, FormulaReadout):
+        return isinstance(model.observation, DirectReadout)
+    others = {normalize(name) for name in (*model.inputs, model.system.time)}
+    return any(others.intersection(symbols(parse(*formula))) for formula in model.observation.formulas.texts)
 
 
 def digest_of(model: NeuralODE | Ensemble) -> str:
@@ -180,11 +196,11 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
     """Returns the functions of a model, with the shapes of their arguments.
 
     - In scaled units: `rates(t, z, v)` and their derivatives with respect to the states (`slopes`); `outputs(z)`, the
-      channels; for triggers, `levels(t, z, v)`, the levels less their rounding errors (`heights`), and the states
-      after each trigger (`jumped`).
+      channels, or `outputs(t, z, v)` if they depend on inputs or on the time; for triggers, `levels(t, z, v)`, the
+      levels less their rounding errors (`heights`), and the states after each trigger (`jumped`).
     - In the user's units: `field(t, y, u)` and its derivatives with respect to the states (`jacobian`).
-    - Between them: `states(z)`, `channels(z)`, `line(y)` from the user's states to scaled ones, and `start`; see
-      `start_function`.
+    - Between them: `states(z)`, `channels` with the arguments of `outputs`, `line(y)` from the user's states to scaled
+      ones, and `start`; see `start_function`.
     """
     states, inputs, channels = len(model.latent), len(model.inputs), len(model.states)
     rows = model.start.rows if isinstance(model.start, Encoder) else 1
@@ -201,20 +217,21 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
             from_line, z * latent_scaler.state_scale + latent_scaler.state_shift, latent_scaler.bounds
         )
 
-    def outputs(z: Float[Array, " state"]) -> Float[Array, " channel"]:
-        # `export` rejects formulas that read the time or inputs.
+    def outputs_of_states(z: Float[Array, " state"]) -> Float[Array, " channel"]:
         return model.channels(jnp.zeros((), z.dtype), z, jnp.zeros((inputs,), z.dtype))
 
-    def observe(z: Float[Array, " state"]) -> Float[Array, " channel"]:
-        return columns_by_name(from_line, outputs(z) * scaler.state_scale + scaler.state_shift, scaler.bounds)
+    outputs, seen = (model.channels, shapes) if observes_inputs(model) else (outputs_of_states, ((states,),))
+
+    def observe(*given: Array) -> Float[Array, " channel"]:
+        return columns_by_name(from_line, outputs(*given) * scaler.state_scale + scaler.state_shift, scaler.bounds)
 
     functions: dict[str, Shaped] = {
         "rates": (model.field, *shapes),
         "slopes": (jax.jacfwd(model.field, argnums=1), *shapes),
         "field": (model.vector_field, *shapes),
         "jacobian": (jax.jacfwd(model.vector_field, argnums=1), *shapes),
-        "outputs": (outputs, (states,)),
-        "channels": (observe, (states,)),
+        "outputs": (outputs, *seen),
+        "channels": (observe, *seen),
         "states": (back, (states,)),
         "line": (line, (states,)),
         "start": (start_function(model), (channels,), (rows, channels), (rows, inputs), (rows,), (rows,), ()),

@@ -99,11 +99,23 @@ class Whole:
     def observe(self, y: Float[Array, " all"]) -> Float[Array, " column"]:
         return self.observe_scaled(jnp.concatenate(self.each("line", y)))
 
-    def observe_scaled(self, z: Float[Array, " all"]) -> Float[Array, " column"]:
+    def observe_with_inputs(
+        self, t: Array, y: Float[Array, " all"], u: Float[Array, " input"]
+    ) -> Float[Array, " column"]:
+        scaler, z = self.one.system.scaler, jnp.concatenate(self.each("line", y))
+        return self.observe_scaled(z, (t - scaler.time_shift) / scaler.time_scale, scale_inputs(self.one, u))
+
+    def observe_scaled(self, z: Float[Array, " all"], *time_and_inputs: Array) -> Float[Array, " column"]:
+        """Returns the columns; `time_and_inputs`, in scaled units, are empty unless the channels depend on them."""
         if isinstance(self.exported.model, Ensemble):
-            outputs = jnp.stack(self.each("outputs", z))
+            outputs = jnp.stack(self.each("outputs", z, *time_and_inputs))
             return jnp.concatenate(band_of_members(self.exported.model, outputs, self.exported.level))
-        return self.each("channels", z)[0]
+        return self.each("channels", z, *time_and_inputs)[0]
+
+    def by_name(self, name: str) -> Callable[..., Array]:
+        """Returns `field`, `step`, `observe` or `simulate`."""
+        observes = name == "observe" and self.exported.observes_inputs
+        return self.observe_with_inputs if observes else getattr(self, name)
 
     def step(
         self, t: Array, h: Array, y: Float[Array, " all"], u: Float[Array, " input"], v: Float[Array, " input"]
@@ -149,16 +161,16 @@ class Whole:
         begun = self.start(t, y, u, first_row) if start is None else jnp.concatenate(self.each("line", start))
         ts = (t - t[first_row]) / scaler.time_scale
         origin = (t[first_row] - scaler.time_shift) / scaler.time_scale
-        kind = self.one.solver.interpolation
-        between = tuple(
-            part[0] for part in polynomials(ts[None], jax.vmap(lambda row: scale_inputs(self.one, row))(u)[None], kind)
-        )
+        kind, inputs = self.one.solver.interpolation, jax.vmap(lambda row: scale_inputs(self.one, row))(u)
+        between = tuple(part[0] for part in polynomials(ts[None], inputs[None], kind))
+        # What the channels read besides the states.
+        seen = (origin + ts, inputs) if self.exported.observes_inputs else ()
         between = between if self.inputs else between[:1]
         horizon = self.exported.horizon
 
         def through(z: Array, interval: tuple[PyTree, ...]) -> tuple[Array, Array]:
-            number, begin, length, times, plus, coefficients = interval
-            now = self.observe_scaled(z)
+            number, begin, length, times, plus, coefficients, read = interval
+            now = self.observe_scaled(z, *read)
             users = jnp.concatenate(self.each("states", z))
             changes = (times != 1) | (plus != 0)
             jumped = jnp.concatenate(self.each("line", jnp.where(changes, times * users + plus, users)))
@@ -168,8 +180,10 @@ class Whole:
             return z, now
 
         gaps, numbers = ts[1:] - ts[:-1], jnp.arange(t.shape[0] - 1)
-        end, predicted = jax.lax.scan(through, begun, (numbers, ts[:-1], gaps, factor[:-1], shift[:-1], between))
-        columns = jnp.concatenate([predicted, self.observe_scaled(end)[None]])
+        before = tuple(part[:-1] for part in seen)
+        intervals = (numbers, ts[:-1], gaps, factor[:-1], shift[:-1], between, before)
+        end, predicted = jax.lax.scan(through, begun, intervals)
+        columns = jnp.concatenate([predicted, self.observe_scaled(end, *(part[-1] for part in seen))[None]])
         edge = jnp.arange(columns.shape[1]) >= self.channels
         if horizon is not None:
             columns = jnp.where((t - t[0] > horizon)[:, None] & edge[None], jnp.nan, columns)
@@ -267,7 +281,7 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
         shapes: dict[str, tuple[tuple[object, ...], ...]] = {
             "field": ((), (states,), (inputs,)),
             "step": ((), (), (states,), (inputs,), (inputs,)),
-            "observe": ((states,),),
+            "observe": ((), (states,), (inputs,)) if exported.observes_inputs else ((states,),),
             "simulate": ((rows,), (rows, channels), (rows, inputs), (rows, states), (rows, states)),
         }
         if exported.needs_given_start:
@@ -276,7 +290,7 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
         for name, axes in shapes.items():
             batch_axis = batch if name == "simulate" else single
             arguments = [jax.ShapeDtypeStruct((batch_axis, *shape), dtype) for shape in axes]
-            function: Callable[..., Array] = getattr(functions, name)
+            function = functions.by_name(name)
             program = jax_export.export(jax.jit(jax.vmap(function)))(*arguments)
             files[name + PROGRAM_SUFFIX] = bytes(program.serialize())
     return files
@@ -478,11 +492,13 @@ def render_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, 
         "step": {"t": (), "h": (), "y": (states,)} | ends,
         "observe": {"y": (states,)},
     }
+    if exported.observes_inputs:
+        arguments["observe"] = arguments["field"]
     files: dict[str, bytes] = {}
     with scope(PRECISIONS[exported.precision]):
         for name, shapes in arguments.items():
-            function = getattr(functions, name)
-            missing = 0 if inputs or name == "observe" else 1 + (name == "step")
+            function, alone = functions.by_name(name), name == "observe" and not exported.observes_inputs
+            missing = 0 if inputs or alone else 1 + (name == "step")
             program = trace(with_blanks(function, (np.zeros(0, dtype),) * missing), *shapes.values(), dtype=dtype)
             files[f"{name}.onnx"] = Graph(onnx, name, list(shapes), dtype).model(program)
     return files
@@ -523,7 +539,8 @@ def step_graphs(
     dtype, hold = exported.dtype, exported.one.solver.interpolation == "hold"
     y, rows = first.astype(dtype)[None], np.full((len(trial.t), len(exported.columns)), np.nan)
     for row in range(first_row, len(trial.t)):
-        rows[row] = observe({"y": y})[0]
+        now = {"t": trial.t[row], "y": y, "u": trial.inputs[row]}
+        rows[row] = observe({name: np.reshape(value, (1, -1)).astype(dtype) for name, value in now.items()})[0]
         if exported.horizon is not None and trial.t[row] - trial.t[0] > exported.horizon:
             rows[row, len(exported.one.states) :] = np.nan
         if row + 1 == len(trial.t):

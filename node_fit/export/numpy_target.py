@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..runtime.serialization import __version__
-from .c import DEGREES, RADAU_A, RADAU_C, SIGNATURES, needed_functions, state_names, templates_with, tsitouras
+from .c import DEGREES, RADAU_A, RADAU_C, needed_functions, signatures_of, state_names, templates_with, tsitouras
 from .functions import Exported
 from .tracing import DOT, ELEMENTWISE, INFIX, SAME_CALLED, TAKE, CannotExport, Operand, Operation, Program, is_integral
 
@@ -230,9 +230,9 @@ def number(value: bool | int | float | np.generic) -> str:
 def render_numpy(exported: Exported) -> dict[str, str]:
     """Renders the file of the target, by name."""
     printer, one, steps = NumpyPrinter(), exported.one, exported.steps
-    used = needed_functions(exported)
+    used, signatures = needed_functions(exported), signatures_of(exported)
     texts = [
-        printer.function(f"{name}_{m}", argument_names(name), program)
+        printer.function(f"{name}_{m}", argument_names(signatures[name]), program)
         for m, programs in enumerate(exported.members)
         for name, program in programs.items()
         if name in used
@@ -254,6 +254,7 @@ def render_numpy(exported: Exported) -> dict[str, str]:
         "time": one.system.time,
         "units": exported.units,
         "combined": exported.combined is not None,
+        "observes": exported.observes_inputs,
         "triggers": exported.has_triggers,
         "degree": DEGREES[one.solver.interpolation] if exported.is_driven else 0,
         "rows": exported.rows_read,
@@ -278,6 +279,6 @@ def render_numpy(exported: Exported) -> dict[str, str]:
     return {"model.py": templates_with({"py": ascii}).get_template("model.py.txt").render(facts)}
 
 
-def argument_names(name: str) -> list[str]:
-    inputs = SIGNATURES[name].partition(" | ")[0]
+def argument_names(signature: str) -> list[str]:
+    inputs = signature.partition(" | ")[0]
     return [part.split()[-1].lstrip("*") for part in inputs.split(",")]

@@ -21,7 +21,7 @@ from node_fit.export.export import TARGETS
 from node_fit.export.functions import Steps, export_functions
 from node_fit.export.graphs import Whole
 from node_fit.export.numpy_target import render_numpy
-from node_fit.export.trials import in_double
+from node_fit.export.trials import in_double, load_module
 
 WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-pedantic", "-Wdouble-promotion", "-Werror")
 
@@ -64,7 +64,13 @@ CASES = {
     "one state": lambda: network(single()),
     "triggers and events": bounce,
 }
-CASES["formulas of states"] = lambda: of_formula("gain*x**2 + w")
+CASES |= {
+    "formulas of states": lambda: of_formula("gain*x**2 + w"),
+    "formulas of inputs": lambda: of_formula("gain*x**2 + w*f - t"),
+    "readout with inputs": lambda: network(
+        hidden=1, start=nf.Encoder, observation=nf.DirectReadout, solver=nf.Solver(inputs="hold")
+    ),
+}
 LONG = {"hybrid, cubic inputs", "steady, implicit", "triggers and events"}
 
 
@@ -81,14 +87,36 @@ def test_an_export_predicts_what_the_model_does(tmp_path, case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["stablehlo", "onnx", "fmu"])
-def test_channels_that_are_formulas_of_states_go_along(tmp_path, target):
-    model, data = of_formula("gain*x**2 + w")
+@pytest.mark.parametrize("case", ["formulas of states", "formulas of inputs", "readout with inputs"])
+def test_channels_that_are_no_states_go_along(tmp_path, target, case):
+    model, data = CASES[case]()
     assert nf.export(in_double(model), target, tmp_path, data=data).difference.largest < 1e-6
+
+
+@pytest.mark.slow
+def test_an_ensemble_is_read_with_inputs(tmp_path):
+    model, data = CASES["readout with inputs"]()
+    other = network(hidden=1, start=nf.Encoder, observation=nf.DirectReadout, solver=nf.Solver(inputs="hold"))[0]
+    other = eqx.tree_at(lambda m: m.observation.direct, other, model.observation.direct + 0.3)
+    both = nf.Ensemble.of([model, other], data, None)
+    for target in ("c", "numpy", "stablehlo"):
+        done = nf.export(in_double(both), target, tmp_path / target, data=data)
+        assert done.difference.largest < 1e-6
+
+
+@pytest.mark.slow
+def test_what_is_observed_takes_the_time_and_the_inputs_if_it_depends_on_them(tmp_path):
+    model, data = CASES["formulas of inputs"]()
+    nf.export(in_double(model), "numpy", tmp_path, data=data)
+    module = load_module(tmp_path / "model.py")
+    y = module.users_states(module.scaled_states([1.5, 0.7]))
+    gain = model.constants()["gain"]
+    np.testing.assert_allclose(module.observe(2.5, y, [0.4]), [1.5, gain * 1.5**2 + 0.7 * 0.4 - 2.5], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("target", "text", "sentence"),
-    [("c", "gain*x + f", "channel 'v' is a formula of 'f'"), ("numpy", "gain*x - t", "channel 'v' is a formula of 't'"),
+    [("c", "increase(gain*x)", "channel 'v' is counted between rows"),
      ("sympy", "gain*x", "sympy can't carry this model: channels that are no states")],
 )  # fmt: skip
 def test_channels_that_no_target_observes_are_refused_by_name(tmp_path, target, text, sentence):

@@ -105,7 +105,7 @@ static Status get(Instance *own, const Reference *at, size_t count, double *valu
             values[i] = rates[place - FIRST_RATE];
         } else if (place < FIRST_FACTOR) {
             if (!has_columns)
-                model_observe(own->states, columns);
+                model_observe({{ "own->time, own->inputs, " if observes }}own->states, columns);
             has_columns = 1;
             values[i] = columns[place - FIRST_COLUMN];
         {% if triggers %}

@@ -355,15 +355,15 @@ static void scaled_states(const real *y, real *z)
         line(m, y + m * S, z + m * S);
 }
 
-static void observe(const real *z, real *columns)
+static void observe({{ "real t, " if observes }}const real *z{{ ", const real *v" if observes }}, real *columns)
 {
     {% if combined %}
     real scaled[M * C];
     for (int m = 0; m < M; m++)
-        outputs(m, z + m * S, scaled + m * C);
+        outputs(m, {{ "t, " if observes }}z + m * S{{ ", v" if observes }}, scaled + m * C);
     combine(scaled, columns, columns + C, columns + 2 * C);
     {% else %}
-    channels(0, z, columns);
+    channels(0, {{ "t, " if observes }}z{{ ", v" if observes }}, columns);
     {% endif %}
 }
 
@@ -470,12 +470,22 @@ void model_trigger(double t, const real *u, int which, real *y)
 }
 {% endif %}
 
+{% if observes %}
+void model_observe(double t, const real *u, const real *y, real *columns)
+{
+    real z[M * S], v[ROOM] = {0};
+    scale_row(u, v);
+    scaled_states(y, z);
+    observe(scaled_time(t), z, v, columns);
+}
+{% else %}
 void model_observe(const real *y, real *columns)
 {
     real z[M * S];
     scaled_states(y, z);
     observe(z, columns);
 }
+{% endif %}
 
 /* A measured channel, of an angle without a jump since the last known one. */
 static real without_jump(int channel, real value, real *last)
@@ -664,7 +674,13 @@ int model_simulate(int rows, const double *t, const real *u, const real *y, cons
     }
     for (int row = at; row < rows; row++) {
         Between b;
+        {% if observes %}
+        real now[ROOM] = {0};
+        scale_row(u + row * I, now);
+        observe(scaled_time(t[row]), z, now, columns + row * MODEL_COLUMNS);
+        {% else %}
         observe(z, columns + row * MODEL_COLUMNS);
+        {% endif %}
         {% if horizon %}
         if (t[row] - t[0] > {{ horizon }})
             for (int i = C; i < MODEL_COLUMNS; i++)

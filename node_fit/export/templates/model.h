@@ -44,8 +44,13 @@ void model_levels(double t, const model_real *u, const model_real *y, model_real
 void model_trigger(double t, const model_real *u, int which, model_real *y);
 {% endif %}
 
+{% if observes %}
+/* What is predicted at a time, inputs and states. */
+void model_observe(double t, const model_real *u, const model_real *y, model_real *columns);
+{% else %}
 /* What is predicted at some states. */
 void model_observe(const model_real *y, model_real *columns);
+{% endif %}
 
 /* The states at the start of a record, from its rows: times, inputs (row after row), channels (row after row; NAN where
    not measured). Returns the number of the row at which it starts. */
