@@ -35,6 +35,7 @@ from ..data.tables.guess import (
     find_time,
     find_time_by_values,
     find_time_of_day,
+    find_wells,
     guess_by_names,
     is_repeating,
 )
@@ -311,6 +312,11 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
+    wells: Sequence[str] = [] if columns.trajectory or "data.trajectory" in given else find_wells(columns.states)
+    if wells:
+        columns = columns._replace(
+            states=[], others=[*columns.others, *(name for name in columns.states if name not in wells)]
+        )
     reasons = explain_likely_inputs(path, columns, given)
     switches = [name for name, why in reasons.items() if why == AT_TWO_LEVELS]
     if switches:
@@ -338,6 +344,12 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         clauses.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
         if not renamed:
             added.append(f"data.states={as_value(states)}")
+    if wells:
+        state = next((name for name in gather_equations(given) if name not in names), "value")
+        added += [f"data.states={as_value([state])}", f"data.series={as_value(wells)}"]
+        clauses.append(
+            f"{list_names(wells, FEW_COLUMNS)} are wells of a plate, each a trajectory of the state {state!r}"
+        )
     if inputs:
         clauses.append(f"{list_names(inputs, FEW_COLUMNS)} {'is an input' if len(inputs) == 1 else 'are inputs'}")
         clauses += [f"since {name!r} {AT_TWO_LEVELS}" for name in switches]

@@ -107,6 +107,35 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("columns", "words", "made"),
+    [
+        ("A1,A2,A3,B1,B2,B3", [], ["data.states=[value]", "data.series=[A1,A2,A3,B1,B2,B3]"]),
+        ("T 600,B02,B03,C02,C03,D02,D03", [], ["data.states=[value]", "data.series=[B02,B03,C02,C03,D02,D03]"]),
+        (
+            "A1,B1,C1,D1,E1,F1",
+            ['+field.equations={OD: "r*OD"}'],
+            ["data.states=[OD]", "data.series=[A1,B1,C1,D1,E1,F1]"],
+        ),
+        ("A1,A2,A3,B1,B2,B3", ["data.states=[A1,B1]"], []),
+        ("A1,A2,A3,A4,A5,A6", [], ["data.states=[A1,A2,A3,A4,A5,A6]"]),
+        ("A1,A2,B1,B2", [], ["data.states=[A1,A2,B1,B2]"]),
+        ("x1,x2,x3,y1,y2,y3", [], ["data.states=[x1,x2,x3,y1,y2,y3]"]),
+    ],
+)
+def test_wells_of_a_plate_are_trajectories_of_one_state(folder, capsys, columns, words, made):
+    width = columns.count(",") + 1
+    rows = [
+        f"{hour},{','.join(f'{0.05 * hour**2 + 0.01 * (hour * k % 5):.3f}' for k in range(width))}" for hour in range(9)
+    ]
+    (folder / "plate.csv").write_text("\n".join([f"Time,{columns}", *rows]))
+    found = complete(["plate.csv", *words], "node_fit")
+    assert [word for word in found[3:] if word not in words] == made
+    said = capsys.readouterr().out
+    assert ("are wells of a plate, each a trajectory of the state" in said) is any("series" in word for word in made)
+    assert ("'T 600' left out" in said) is ("T 600" in columns)
+
+
 def test_a_first_column_of_words_tells_trajectories_apart(folder, capsys):
     rows = [f"Topf {pot};{hour};{20 + pot + hour},5" for pot in range(3) for hour in range(4)]
     (folder / "pots.csv").write_text("\n".join(["topf;stunde;masse", *rows]))
