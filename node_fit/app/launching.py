@@ -28,6 +28,7 @@ from omegaconf._utils import split_key
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
 from ..data.tables.guess import (
     AT_TWO_LEVELS,
+    find_covariates,
     find_deviations,
     find_likely_inputs,
     find_no_states,
@@ -278,7 +279,8 @@ def is_table(word: str) -> bool:
 class Columns(NamedTuple):
     """The guessed roles of a file's columns; None or empty for roles that the command sets.
 
-    - `inputs`: columns that the equations use but do not predict.
+    - `inputs`: columns that the equations use but do not predict. `covariates`: columns that are constant in each
+      trajectory.
     - `deviations`: columns with the standard deviations, by state; empty unless all states have one.
     - `time_of_day`: the column of times of day, if the time column holds dates.
     - `no_states`: columns without measurements, with the reason.
@@ -292,6 +294,7 @@ class Columns(NamedTuple):
     no_states: Mapping[str, str] = MappingProxyType({})
     time_of_day: str | None = None
     inputs: Sequence[str] = ()
+    covariates: Sequence[str] = ()
 
 
 def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
@@ -322,7 +325,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     if switches:
         states = [name for name in columns.states if name not in switches]
         columns = columns._replace(states=states, inputs=[*columns.inputs, *switches])
-    time, trajectory, states, unused, deviations, no_states, time_of_day, inputs = columns
+    time, trajectory, states, unused, deviations, no_states, time_of_day, inputs, covariates = columns
     added = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     clauses: list[str] = []
     if time is not None:
@@ -336,8 +339,9 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         clauses.append(f"{trajectory!r} names the trajectory")
     if deviations:
         given = {**given, "data.sigma": f"data.sigma={as_value(deviations)}"}
-    if inputs:
-        given = {**given, "data.inputs": f"data.inputs={as_value(inputs)}"}
+    for role, columns_of_role in (("inputs", inputs), ("covariates", covariates)):
+        if columns_of_role:
+            given = {**given, f"data.{role}": f"data.{role}={as_value(columns_of_role)}"}
     added += labels.values()
     renamed = keys_with_plain_names(names, states, given)
     if states:
@@ -355,6 +359,11 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         clauses += [f"since {name!r} {AT_TWO_LEVELS}" for name in switches]
         if not renamed:
             added.append(f"data.inputs={as_value(inputs)}")
+    if covariates:
+        are = "is a covariate" if len(covariates) == 1 else "are covariates"
+        clauses.append(f"{list_names(covariates, FEW_COLUMNS)} {are}, constant in each trajectory")
+        if not renamed:
+            added.append(f"data.covariates={as_value(covariates)}")
     if deviations:
         clauses.append(f"{list_names(list(deviations.values()), FEW_COLUMNS)} hold standard deviations")
         if "sigma" not in renamed:
@@ -505,14 +514,20 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
         raise ValueError(f"{file} has no column of a state: {why}; name the columns, data.time=... data.states=[...].")
     deviations = {} if "data.sigma" in given else find_deviations(free)
     free = [name for name in free if name not in deviations.values()]
+    covariates: list[str] = []
     states, inputs = split_by_equations(free, given)
     if not states:
         states, inputs = [name for name in free if name in guess.states] if guess.states else free, []
-    unused = [name for name in free if name not in (*states, *inputs)]
+        label = records or next(texts_in(value_of(given.get("data.trajectory", ""))), None)
+        if label is not None and "data.covariates" not in given and "data.inputs" not in given:
+            covariates = find_covariates(path, columns.get(label, label), states, options)
+            covariates = covariates if len(covariates) < len(states) else []
+            states = [name for name in states if name not in covariates]
+    unused = [name for name in free if name not in (*states, *inputs, *covariates)]
     if not set(states) <= set(deviations):  # Noise must be known for all states or for none.
         unused, deviations = [*unused, *deviations.values()], {}
     deviations = {name: deviations[name] for name in states if deviations}
-    return Columns(time, records, states, unused, deviations, no_states, time_of_day, inputs)
+    return Columns(time, records, states, unused, deviations, no_states, time_of_day, inputs, covariates)
 
 
 def reading_of(given: Mapping[str, str]) -> ReadingOptions:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+from jaxtyping import Float
 
 from ..expressions.evaluation import Tape
 from ..expressions.operations import OPERATIONS
@@ -22,7 +23,7 @@ LOW_DEGREE, HIGH_DEGREE = ("linear", "quadratic"), ("cubic", "quintic")
 GROUPS = (
     HIGH_DEGREE,
     ("trigonometric", "differences"),
-    ("saturating", "growth", "quotients"),
+    ("saturating", "growth", "quotients", "flows"),
     ("exponential", "switching", "friction"),
     ("inhibition",),
 )
@@ -32,6 +33,8 @@ THRESHOLDS, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
 # Initial half-saturations as shares of the largest value, and the maximum factor by which numbers within terms change
 # before simulation refines them.
 HALVES, MAX_MOVE = (0.3, 0.1, 0.9), 3.0
+# An input whose distinct values are at most this share of its rows is held.
+HELD_SHARE = 0.5
 # Negative values up to this share of the largest value count as noise of a positive quantity.
 MAX_NEGATIVE = 0.05
 
@@ -272,6 +275,8 @@ def make_library(kind: str, names: Sequence[str], values: np.ndarray) -> list[Te
         case "growth":
             terms = [Term(f"({name}*log({name}))", 4) for name in names] if positive else []
             terms += [Term(f"sqrt({name})", 2) for name in names] if positive else []
+        case "flows":
+            terms = flows(columns)
         case "exponential":
             terms = [Term(f"exp({sign}{name})", 3) for name in names for sign in ("", "-")]
             terms = terms if np.abs(values).max() < MOST_EXPONENT else []
@@ -328,6 +333,28 @@ def inhibition(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[
         factors = ["", *[f"{other}*" for other in names if other != name]]
         terms += [Term(f"({factor}{name}/({half} + {name} + {name}**2/{half}))", 12) for factor in factors]
     return terms
+
+
+def flows(columns: Mapping[str, np.ndarray]) -> list[Term]:
+    """Returns flows driven by a pressure or a level, or by a difference of two, alone and through a valve.
+
+    Such a flow grows as the square root (E. Torricelli, 1644). A valve is an input that keeps its values for several
+    rows; without one, only `growth` has roots.
+    """
+    valves = [name for name, column in columns.items() if is_held(column) and column.min() >= 0]
+    levels = [name for name in columns if name not in valves and columns[name].min() > 0]
+    falls = [
+        f"{upper} - {lower}"
+        for upper, lower in itertools.permutations(levels, 2)
+        if (columns[upper] - columns[lower]).min() > 0
+    ]
+    roots = [Term(f"sqrt({head})", size) for heads, size in ((levels, 2), (falls, 4)) for head in heads]
+    return [*(roots if valves else []), *(Term(f"({v}*{root.text})", root.size + 2) for v in valves for root in roots)]
+
+
+def is_held(column: Float[np.ndarray, " row"]) -> bool:
+    """Whether an input repeats its values, as it does if it is held for several rows."""
+    return len(np.unique(column)) <= HELD_SHARE * len(column)
 
 
 def half_saturations(columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:

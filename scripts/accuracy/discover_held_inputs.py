@@ -95,6 +95,26 @@ COUNTED = {
     ),
 }  # fmt: skip
 
+# Flows through valves, from heads and from differences of heads.
+VALVES = {
+    "drained tank": System({"h": "0.6 - 0.5*v*sqrt(h)"}, (1.0,), 40.0, 100, {"v": random_levels(9, 0.4, 0.8, 1.2)}),
+    "valve that shuts": System({"h": "0.5 - 0.8*v*sqrt(h)"}, (0.8,), 45.0, 110, {"v": random_levels(7, 0.0, 1.0)}),
+    "leaking vessel": System(
+        {"p": "0.9*u - 0.3*sqrt(p) - 0.4*v*sqrt(p)"}, (1.0,), 45.0, 120,
+        {"u": random_levels(8, 0.5, 1.0), "v": random_levels(11, 0.0, 1.0)},
+    ),
+    "coupled tanks": System(
+        {"x": "0.7*u - 0.5*sqrt(x - y)", "y": "0.5*sqrt(x - y) - 0.4*sqrt(y)"}, (2.0, 0.8), 60.0, 150,
+        {"u": random_levels(12, 0.6, 0.9, 1.2)},
+    ),
+    "valve between tanks": System(
+        {"x": "0.6 - 0.6*v*sqrt(x - y)", "y": "0.6*v*sqrt(x - y) - 0.45*sqrt(y)"}, (3.0, 1.2), 60.0, 150,
+        {"v": random_levels(10, 0.7, 1.0, 1.3)},
+    ),
+    "gas through an orifice": System({"m": "0.4*u - 0.25*u*sqrt(m)"}, (1.5,), 40.0, 90, {"u": any_level(6, 0.3, 1.5)}),
+}  # fmt: skip
+SYSTEMS = {"counted": COUNTED, "design": DESIGN, "valves": VALVES}
+
 
 def simulate(system: System, us: np.ndarray) -> np.ndarray:
     """Solves the states at the rows, `(row, state)`, with inputs held between rows, `(row, input)`."""
@@ -129,13 +149,13 @@ def error_on(rest: Dataset, found: FoundSystem) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", default="counted", choices=("counted", "design"))
+    parser.add_argument("--systems", default="counted", choices=list(SYSTEMS))
     parser.add_argument("--noise", type=float, default=0.02, help="share of each state's standard deviation")
     parser.add_argument("--seeds", type=int, default=2, help="draws of the inputs and of the noise")
     parser.add_argument("--only", nargs="*", default=[], help="names of systems, or how they begin")
     given = parser.parse_args()
     right, errors = [], []
-    for name, system in (COUNTED if given.systems == "counted" else DESIGN).items():
+    for name, system in SYSTEMS[given.systems].items():
         for seed in range(given.seeds) if not given.only or name.startswith(tuple(given.only)) else ():
             began = time.process_time()
             searched, rest = draw_record(system, given.noise, seed)

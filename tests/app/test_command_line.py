@@ -136,6 +136,37 @@ def test_wells_of_a_plate_are_trajectories_of_one_state(folder, capsys, columns,
     assert ("'T 600' left out" in said) is ("T 600" in columns)
 
 
+@pytest.mark.parametrize(
+    ("dose", "words", "made"),
+    [
+        (lambda pot, hour: 200 + 50 * (pot % 2), [], ["data.states=[x]", "data.covariates=[dose]"]),
+        (
+            lambda pot, hour: 200 + 50 * (pot % 2) if hour == 0 else "",
+            [],
+            ["data.states=[x]", "data.covariates=[dose]"],
+        ),
+        (lambda pot, hour: 200 + 50 * (pot % 2) if hour == 3 else "", [], ["data.states=[dose,x]"]),
+        (lambda pot, hour: 200 + pot * hour, [], ["data.states=[dose,x]"]),
+        (lambda pot, hour: 200, [], ["data.states=[dose,x]"]),
+        (lambda pot, hour: pot + 1, [], ["data.states=[dose,x]"]),
+        (lambda pot, hour: 200 + 50 * (pot % 2), ["data.states=[dose]"], []),
+        (lambda pot, hour: 200 + 50 * (pot % 2), ["data.inputs=[dose]"], ["data.states=[x]"]),
+        (
+            lambda pot, hour: 200 + 50 * (pot % 2),
+            ['+field.equations={x: "-k*dose*x"}'],
+            ["data.states=[x]", "data.inputs=[dose]"],
+        ),
+    ],
+)
+def test_what_is_constant_in_each_trajectory_is_a_covariate(folder, capsys, dose, words, made):
+    rows = [f"{pot},{hour},{dose(pot, hour)},{20 + pot + hour**2}" for pot in range(4) for hour in range(5)]
+    (folder / "doses.csv").write_text("\n".join(["pot,t,dose,x", *rows]))
+    found = complete(["doses.csv", "data.trajectory=pot", *words], "node_fit")
+    assert [word for word in found[2:] if word not in (*words, "data.time=t", "data.trajectory=pot")] == made
+    said = "'dose' is a covariate, constant in each trajectory" in capsys.readouterr().out
+    assert said is any("covariates" in word for word in made)
+
+
 def test_a_first_column_of_words_tells_trajectories_apart(folder, capsys):
     rows = [f"Topf {pot};{hour};{20 + pot + hour},5" for pot in range(3) for hour in range(4)]
     (folder / "pots.csv").write_text("\n".join(["topf;stunde;masse", *rows]))

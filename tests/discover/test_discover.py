@@ -492,11 +492,24 @@ def test_noise_that_grows_with_what_is_measured_is_seen():
 @pytest.mark.parametrize("kind", LIBRARIES)
 def test_terms_of_a_library_are_finite_on_the_data(kind):
     values = np.random.default_rng(0).uniform(-1 if kind == "friction" else 0.5, 2, (30, 2))
+    if kind == "flows":
+        values[:, 1] = np.repeat([0.0, 1.0, 0.5], 10)
     terms = make_library(kind, ["x", "y"], values)
     assert terms and len({term.text for term in terms}) == len(terms)
     assert np.isfinite(
         [np.sum(each) for each in read_tape([term.text for term in terms], ["x", "y"])([*values.T])]
     ).all()
+
+
+def test_flows_are_roots_of_levels_and_of_their_differences_through_valves():
+    draw = np.random.default_rng(0)
+    lower, valve = draw.uniform(0.1, 1, 40), np.repeat([0.0, 1.0], 20)
+    values = np.stack([lower + 0.5, lower, valve], axis=1)
+    texts = [term.text for term in make_library("flows", ["x", "y", "u"], values)]
+    assert texts == ["sqrt(x)", "sqrt(y)", "sqrt(x - y)", "(u*sqrt(x))", "(u*sqrt(y))", "(u*sqrt(x - y))"]
+    assert not make_library("flows", ["x", "y"], values[:, :2])
+    values[:, 2] = draw.uniform(0, 1, 40)
+    assert not make_library("flows", ["x", "y", "u"], values)
 
 
 @pytest.mark.parametrize(

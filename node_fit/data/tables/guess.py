@@ -154,6 +154,39 @@ def find_wells(names: Sequence[str]) -> list[str]:
     return list(wells) if len(wells) >= FEWEST_WELLS and len({found[1] for found in wells.values()}) > 1 else []
 
 
+def find_covariates(
+    path: Path, trajectory: str, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED
+) -> list[str]:
+    """Finds columns of numbers that are constant in each trajectory and differ between some, such as a dose.
+
+    A value can stand in the first row of each trajectory alone. Numbers that merely count the trajectories are none.
+    """
+    if path.stat().st_size > MOST_BYTES_LOOKED_AT:
+        return []
+    table = read_file(path, ColumnsToSee(time=None, states=(trajectory, *names)), options=options)
+    labels = table.columns[trajectory].to_numpy(dtype=object)
+    values = {name: values_of_records(labels, table.columns[name].to_numpy(dtype=object)) for name in names}
+    return [name for name, found in values.items() if len(set(found)) > 1 and not counts_records(found)]
+
+
+def values_of_records(labels: np.ndarray, cells: np.ndarray) -> list[float]:
+    """Returns the number in the first row of each record; none unless each has one, and no later row another."""
+    first: dict[object, float] = {}
+    for label, cell in zip(labels, cells, strict=True):
+        number = None if is_blank(cell) else number_in(cell)
+        if number is None and label in first:
+            continue
+        if number is None or first.setdefault(label, number) != number:
+            return []
+    return list(first.values())
+
+
+def counts_records(values: Sequence[float]) -> bool:
+    """Whether the values of several records are consecutive numbers that count from 0 or 1."""
+    counted = ({float(first + index) for index in range(len(values))} for first in (0, 1))
+    return len(values) > 2 and any(set(values) == numbers for numbers in counted)
+
+
 def find_no_states(path: Path, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> dict[str, str]:
     """Returns the columns without measurements, with the reason: text, no values, or row numbers."""
     if path.stat().st_size > MOST_BYTES_LOOKED_AT:
