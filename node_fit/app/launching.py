@@ -28,7 +28,7 @@ from omegaconf._utils import split_key
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
 from ..data.tables.guess import (
     AT_TWO_LEVELS,
-    find_covariates,
+    find_constant_columns,
     find_deviations,
     find_likely_inputs,
     find_no_states,
@@ -279,8 +279,8 @@ def is_table(word: str) -> bool:
 class Columns(NamedTuple):
     """The guessed roles of a file's columns; None or empty for roles that the command sets.
 
-    - `inputs`: columns that the equations use but do not predict. `covariates`: columns that are constant in each
-      trajectory.
+    - `inputs`: columns that the equations use but do not predict, and `switches`, which stay at one of two levels.
+      `covariates`: columns that are constant in each trajectory. `wells`: trajectories of one state.
     - `deviations`: columns with the standard deviations, by state; empty unless all states have one.
     - `time_of_day`: the column of times of day, if the time column holds dates.
     - `no_states`: columns without measurements, with the reason.
@@ -295,6 +295,8 @@ class Columns(NamedTuple):
     time_of_day: str | None = None
     inputs: Sequence[str] = ()
     covariates: Sequence[str] = ()
+    wells: Sequence[str] = ()
+    switches: Sequence[str] = ()
 
 
 def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
@@ -315,55 +317,22 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    wells: Sequence[str] = [] if columns.trajectory or "data.trajectory" in given else find_wells(columns.states)
-    if wells:
-        columns = columns._replace(
-            states=[], others=[*columns.others, *(name for name in columns.states if name not in wells)]
-        )
-    reasons = explain_likely_inputs(path, columns, given)
-    switches = [name for name, why in reasons.items() if why == AT_TWO_LEVELS]
-    if switches:
-        states = [name for name in columns.states if name not in switches]
-        columns = columns._replace(states=states, inputs=[*columns.inputs, *switches])
-    time, trajectory, states, unused, deviations, no_states, time_of_day, inputs, covariates = columns
+    columns, reasons = tell_states_from_wells_and_switches(path, columns, given)
     added = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     clauses: list[str] = []
-    if time is not None:
-        added.append(f"data.time={as_value(time)}")
-        clauses.append(f"column {time!r} is the time")
-    if time_of_day is not None:
-        added.append(f"data.time_of_day={as_value(time_of_day)}")
-        clauses.append(f"with the times of day in {time_of_day!r}")
-    if trajectory is not None:
-        added.append(f"data.trajectory={as_value(trajectory)}")
-        clauses.append(f"{trajectory!r} names the trajectory")
-    if deviations:
-        given = {**given, "data.sigma": f"data.sigma={as_value(deviations)}"}
-    for role, columns_of_role in (("inputs", inputs), ("covariates", covariates)):
-        if columns_of_role:
-            given = {**given, f"data.{role}": f"data.{role}={as_value(columns_of_role)}"}
+    for key, said in (("time", "column {!r} is the time"), ("time_of_day", "with the times of day in {!r}"),
+                      ("trajectory", "{!r} names the trajectory")):  # fmt: skip
+        if (name := getattr(columns, key)) is not None:
+            added.append(f"data.{key}={as_value(name)}")
+            clauses.append(said.format(name))
+    deviations = columns.deviations
+    for key, value in (("sigma", deviations), ("inputs", columns.inputs), ("covariates", columns.covariates)):
+        given = {**given, f"data.{key}": f"data.{key}={as_value(value)}"} if value else given
     added += labels.values()
-    renamed = keys_with_plain_names(names, states, given)
-    if states:
-        clauses.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
-        if not renamed:
-            added.append(f"data.states={as_value(states)}")
-    if wells:
-        state = next((name for name in gather_equations(given) if name not in names), "value")
-        added += [f"data.states={as_value([state])}", f"data.series={as_value(wells)}"]
-        clauses.append(
-            f"{list_names(wells, FEW_COLUMNS)} are wells of a plate, each a trajectory of the state {state!r}"
-        )
-    if inputs:
-        clauses.append(f"{list_names(inputs, FEW_COLUMNS)} {'is an input' if len(inputs) == 1 else 'are inputs'}")
-        clauses += [f"since {name!r} {AT_TWO_LEVELS}" for name in switches]
-        if not renamed:
-            added.append(f"data.inputs={as_value(inputs)}")
-    if covariates:
-        are = "is a covariate" if len(covariates) == 1 else "are covariates"
-        clauses.append(f"{list_names(covariates, FEW_COLUMNS)} {are}, constant in each trajectory")
-        if not renamed:
-            added.append(f"data.covariates={as_value(covariates)}")
+    renamed = keys_with_plain_names(names, columns.states, given)
+    keys, said_of_roles = keys_of_roles(columns, given, names)
+    added += [] if renamed else keys
+    clauses += said_of_roles
     if deviations:
         clauses.append(f"{list_names(list(deviations.values()), FEW_COLUMNS)} hold standard deviations")
         if "sigma" not in renamed:
@@ -372,11 +341,45 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         added += [f"data.{key}={as_value(value)}" for key, value in renamed.items()]
         short = list_names(list(cast(Mapping[str, str], renamed["rename"])), FEW_COLUMNS)
         clauses.append(f"with plain names for equations: {short}")
-    clauses += [f"{name!r} {why}, and is left out" for name, why in no_states.items() if name]
-    if unused:
-        clauses.append(f"{list_names(unused, FEW_COLUMNS)} left out: inputs, covariates or events, if they matter")
-    hints = describe_likely_inputs({name: why for name, why in reasons.items() if name not in switches}, names)
+    clauses += [f"{name!r} {why}, and is left out" for name, why in columns.no_states.items() if name]
+    if columns.others:
+        others = list_names(columns.others, FEW_COLUMNS)
+        clauses.append(f"{others} left out: inputs, covariates or events, if they matter")
+    hints = describe_likely_inputs({name: why for name, why in reasons.items() if name not in columns.inputs}, names)
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
+
+
+def tell_states_from_wells_and_switches(
+    path: Path, columns: Columns, given: Mapping[str, str]
+) -> tuple[Columns, dict[str, str]]:
+    """Takes wells of a plate and columns of two levels out of the states; returns the reasons of likely inputs, too."""
+    wells: Sequence[str] = [] if columns.trajectory or "data.trajectory" in given else find_wells(columns.states)
+    if wells:
+        others = [*columns.others, *(name for name in columns.states if name not in wells)]
+        columns = columns._replace(states=[], others=others, wells=wells)
+    reasons = explain_likely_inputs(path, columns, given)
+    switches = [name for name, why in reasons.items() if why == AT_TWO_LEVELS]
+    states = [name for name in columns.states if name not in switches]
+    return columns._replace(states=states, inputs=[*columns.inputs, *switches], switches=switches), reasons
+
+
+def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the keys of states, inputs and covariates, and clauses about them."""
+    keys: list[str] = []
+    clauses: list[str] = []
+    for role, one, several in (("states", "is a state", "are states"), ("inputs", "is an input", "are inputs"),
+                               ("covariates", "is a covariate", "are covariates")):  # fmt: skip
+        if found := getattr(columns, role):
+            keys.append(f"data.{role}={as_value(found)}")
+            clauses.append(f"{list_names(found, FEW_COLUMNS)} {one if len(found) == 1 else several}")
+            clauses += [f"since {name!r} {AT_TWO_LEVELS}" for name in columns.switches if role == "inputs"]
+            clauses += ["constant in each trajectory"] if role == "covariates" else []
+    if columns.wells:
+        state = next((name for name in gather_equations(given) if name not in names), "value")
+        keys += [f"data.states={as_value([state])}", f"data.series={as_value(columns.wells)}"]
+        wells = list_names(columns.wells, FEW_COLUMNS)
+        clauses.append(f"{wells} are wells of a plate, each a trajectory of the state {state!r}")
+    return keys, clauses
 
 
 def keys_of_doses(path: Path, files: Sequence[str], given: Mapping[str, str]) -> tuple[list[str], str] | None:
@@ -520,7 +523,7 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
         states, inputs = [name for name in free if name in guess.states] if guess.states else free, []
         label = records or next(texts_in(value_of(given.get("data.trajectory", ""))), None)
         if label is not None and "data.covariates" not in given and "data.inputs" not in given:
-            covariates = find_covariates(path, columns.get(label, label), states, options)
+            covariates = find_constant_columns(path, columns.get(label, label), states, options)
             covariates = covariates if len(covariates) < len(states) else []
             states = [name for name in states if name not in covariates]
     unused = [name for name in free if name not in (*states, *inputs, *covariates)]

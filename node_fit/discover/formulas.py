@@ -34,7 +34,7 @@ THRESHOLDS, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
 # before simulation refines them.
 HALVES, MAX_MOVE = (0.3, 0.1, 0.9), 3.0
 # An input whose distinct values are at most this share of its rows is held.
-HELD_SHARE = 0.5
+KEPT_SHARE = 0.5
 # Negative values up to this share of the largest value count as noise of a positive quantity.
 MAX_NEGATIVE = 0.05
 
@@ -341,7 +341,7 @@ def flows(columns: Mapping[str, np.ndarray]) -> list[Term]:
     Such a flow grows as the square root (E. Torricelli, 1644). A valve is an input that keeps its values for several
     rows; without one, only `growth` has roots.
     """
-    valves = [name for name, column in columns.items() if is_held(column) and column.min() >= 0]
+    valves = [name for name, column in columns.items() if keeps_values(column) and column.min() >= 0]
     levels = [name for name in columns if name not in valves and columns[name].min() > 0]
     falls = [
         f"{upper} - {lower}"
@@ -352,9 +352,9 @@ def flows(columns: Mapping[str, np.ndarray]) -> list[Term]:
     return [*(roots if valves else []), *(Term(f"({v}*{root.text})", root.size + 2) for v in valves for root in roots)]
 
 
-def is_held(column: Float[np.ndarray, " row"]) -> bool:
+def keeps_values(column: Float[np.ndarray, " row"]) -> bool:
     """Whether an input repeats its values, as it does if it is held for several rows."""
-    return len(np.unique(column)) <= HELD_SHARE * len(column)
+    return len(np.unique(column)) <= KEPT_SHARE * len(column)
 
 
 def half_saturations(columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:

@@ -159,17 +159,15 @@ def c_facts(exported: Exported) -> dict[str, object]:
     """Returns the variables of the C templates."""
     printer, one, steps = Printer(exported.dtype), exported.one, exported.steps
     scaler, count = one.system.scaler, len(exported.members)
-    used = needed_functions(exported)
+    used, signatures = needed_functions(exported), signatures_of(exported)
     texts = [
         printer.function(f"{name}_{m}", program)
         for m, programs in enumerate(exported.members)
         for name, program in programs.items()
         if name in used
     ]
-    if exported.is_driven:
-        texts.append(printer.function("scale_inputs", exported.inputs_scaled))
-    if exported.combined is not None:
-        texts.append(printer.function("combine", exported.combined))
+    shared = {"scale_inputs": exported.inputs_scaled if exported.is_driven else None, "combine": exported.combined}
+    texts += [printer.function(name, program) for name, program in shared.items() if program is not None]
 
     def numbers(values: Iterable[Number]) -> str:
         return ", ".join(printer.bare(exported.dtype.type(value)) for value in values)
@@ -214,8 +212,8 @@ def c_facts(exported: Exported) -> dict[str, object]:
         "preamble": printer.preamble(),
         "functions": texts,
         "observes": exported.observes_inputs,
-        "signatures": {name: f", {text.replace(' | ', ', ')}" for name, text in signatures_of(exported).items()},
-        "dispatched": [(name, arguments_of(text)) for name, text in signatures_of(exported).items() if name in used],
+        "signatures": {name: f", {text.replace(' | ', ', ')}" for name, text in signatures.items()},
+        "dispatched": [(name, arguments_of(text)) for name, text in signatures.items() if name in used],
         "digits": 17 if exported.precision == "double" else 9,
     }
 

@@ -183,7 +183,7 @@ def guess_roles(path: Path, given: dict[str, str], options: ReadingOptions) -> t
         "trajectory": columns.trajectory,
         "states": list(columns.states),
         "inputs": [],
-        "covariates": [],
+        "covariates": list(columns.covariates),
         "sigma": dict(columns.deviations),
     }
     return roles, likely

@@ -58,7 +58,7 @@ AT_TWO_LEVELS = "stays at one of 2 levels"
 # Minimum average number of rows of a record, below which names do not identify records.
 LEAST_ROWS_OF_A_RECORD = 3
 # Name of a well of a plate with 6 to 384 wells, and the fewest wells, in two rows of the plate, that are recognised.
-WELL, FEWEST_WELLS = re.compile(r"([A-P])(0?[1-9]|1[0-9]|2[0-4])"), 6
+WELL_NAME, FEWEST_WELLS = re.compile(r"([A-P])(0?[1-9]|1[0-9]|2[0-4])"), 6
 # Two columns are identical if one leaves less than this fraction of the other.
 TINY_SHARE = 1e-12
 
@@ -150,11 +150,11 @@ def find_deviations(names: Sequence[str]) -> dict[str, str]:
 
 def find_wells(names: Sequence[str]) -> list[str]:
     """Finds the columns named like the wells of a plate, such as `A1` to `H12`, each of which repeats an experiment."""
-    wells = {name: found for name in names if (found := WELL.fullmatch(name.strip()))}
+    wells = {name: found for name in names if (found := WELL_NAME.fullmatch(name.strip()))}
     return list(wells) if len(wells) >= FEWEST_WELLS and len({found[1] for found in wells.values()}) > 1 else []
 
 
-def find_covariates(
+def find_constant_columns(
     path: Path, trajectory: str, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED
 ) -> list[str]:
     """Finds columns of numbers that are constant in each trajectory and differ between some, such as a dose.
