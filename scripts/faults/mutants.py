@@ -40,6 +40,7 @@ class Mutant:
 
 TRAINING, OPTIMIZERS, TEMPLATES = "node_fit/training", "node_fit/optimizers", "node_fit/report/templates"
 OPTIMUM, RULES = ("tests/fitting/test_optimum.py",), ("tests/fitting/test_race_rules.py",)
+COMMAND_LINE = ("tests/app/test_command_line.py",)
 SHORT_RECORDS = ("tests/fitting/test_short_records.py",)
 HELD_INPUTS = ("tests/discover/test_held_inputs.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
@@ -1439,6 +1440,55 @@ MUTANTS = (
         "    if not data.has_held_inputs:\n        return None\n",
         "",
         ("tests/sysid/test_feedthrough.py",),
+    ),
+    Mutant(
+        "columns: wells of a plate",
+        "node_fit/data/tables/guess.py",
+        " and len({found[1] for found in wells.values()}) > 1",
+        "",
+        COMMAND_LINE,
+    ),
+    Mutant(
+        "columns: values of a trajectory that change",
+        "node_fit/data/tables/guess.py",
+        "number is None or first.setdefault(label, number) != number:",
+        "number is None or not first.setdefault(label, number):",
+        COMMAND_LINE,
+    ),
+    Mutant(
+        "columns: numbers that count trajectories",
+        "node_fit/data/tables/guess.py",
+        " and not counts_records(found)]",
+        "]",
+        COMMAND_LINE,
+    ),
+    Mutant(
+        "flows: roots without a valve",
+        "node_fit/discover/formulas.py",
+        "(roots if valves else [])",
+        "roots",
+        ("tests/discover/test_discover.py",),
+    ),
+    Mutant(
+        "exports: inputs that channels read",
+        "node_fit/export/templates/model.py.txt",
+        "columns[row] = observe_scaled((t[row] - TIME_SHIFT) / TIME_SCALE, z, vs[row])",
+        "columns[row] = observe_scaled((t[row] - TIME_SHIFT) / TIME_SCALE, z, vs[row - 1])",
+        ("tests/export/test_export.py",),
+    ),
+    Mutant(
+        "exports: channels that are counted",
+        "node_fit/export/export.py",
+        "    if not model.counts:\n        return\n",
+        "    return\n",
+        ("tests/export/test_export.py",),
+    ),
+    Mutant(
+        "commands: a misspelled first word",
+        "node_fit/app/launching.py",
+        "if commands and word.isidentifier() and not Path(word).exists():",
+        "if False:",
+        COMMAND_LINE,
     ),
     Mutant(
         "held inputs: rates that jump",
