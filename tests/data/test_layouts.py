@@ -294,6 +294,11 @@ BAD_TEXTS = {
     ),
     "tidy_input_unknown": Bad("id,t,what,is,U\na,0,x,1,1\na,0,y,1,1\n", WITH_U, ("never names 'u'",)),
     "covariate_varies": Bad("id,t,x,dose\na,0,1,2\nb,0,1,9\na,1,1,3\n", DOSE, ("line 4", "'dose'", "line 2", "'a'")),
+    "covariate_of_several": Bad(
+        "id,t,x,dose\na,0,1,2\nb,0,1,9\n",
+        {"time": "t", "states": ["x"], "covariates": ["dose"]},
+        ("line 3", "'dose'", "line 2", "If these are several trajectories", "trajectory=NAME"),
+    ),
     "covariate_absent": Bad("id,t,x,dose\na,0,1,2\nb,0,1,\n", DOSE, ("line 3", "column 'dose'", "'b'")),
     "covariate_text": Bad("id,t,x,dose\na,0,1,much\n", DOSE, ("line 2", "column 'dose'", "'much'")),
     "covariate_tidy": Bad(

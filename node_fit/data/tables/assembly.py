@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import pandas
 
 Rows = Int[np.ndarray, " row"]
+# The fix where rows of several trajectories are read as one.
+NAME_TRAJECTORY = " If these are several trajectories, name the column that identifies them: trajectory=NAME."
 
 
 class Times(NamedTuple):
@@ -162,6 +164,7 @@ def fill_constant(
             f"{describe_place(tables, int(first_row[row]), table)}; it must be constant in trajectory "
             f"{trajectories[codes[row]]!r}"
             ", so correct it, or name the column in inputs if it varies."
+            + (NAME_TRAJECTORY if len(trajectories) == 1 else "")
         )
     return values[first_row]
 
@@ -529,10 +532,9 @@ def check_order(
     fault = (
         f"repeats, {now} as in {last_place}" if t[this] == t[last] else f"goes back, {now} after {then} in {last_place}"
     )
-    several = " If these are several trajectories, name the column that identifies them: trajectory=NAME."
     raise ValueError(
         f"{table.at(row, roles.clock)}: the time {fault}; times must increase strictly within trajectory "
         f"{trajectories[codes[this]]!r}, so sort the rows and remove or average repeats"
         f" ({'data.repeats=mean' if t[this] == t[last] else 'data.row_order=sorted'})."
-        + ("" if roles.trajectory or table.own is not None else several)
+        + ("" if roles.trajectory or table.own is not None else NAME_TRAJECTORY)
     )
