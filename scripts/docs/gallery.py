@@ -111,7 +111,7 @@ def publish(name: str, subject: Subject, runs: list[Run]) -> None:
         subject.draw(figure, runs)
         picture = save_figure(figure, DOCS / f"gallery_{name}.png")
     Image.open(picture).quantize(64).save(picture, optimize=True)  # a third of the bytes
-    lines = ["| what | measured | to compare with | whose |", "|---|---|---|---|"]
+    lines = ["| quantity | measured | compared with | source |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(cells)} |" for cells in subject.rows(runs)]
     seconds = " and ".join(f"{each.seconds:.0f}" for each in runs)
     said = [each.summary["diagnosis"]["sentence"] for each in runs if each.summary]

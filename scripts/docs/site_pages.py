@@ -210,14 +210,14 @@ def option(group: str, path: Path, package: Any) -> Iterator[str]:
 
 def shipped(paths: list[Path]) -> Iterator[str]:
     """A table of options that are told apart by their first lines."""
-    yield "| option | what |"
+    yield "| option | meaning |"
     yield "|---|---|"
     for path in paths:
         yield f"| `{path.parent.name}={path.stem}` | {escaped(heading(path)[1])} |"
 
 
 def table(keys: list[Key], constructors: dict[str, str], package: Any) -> Iterator[str]:
-    yield "| key | default | what |"
+    yield "| key | default | meaning |"
     yield "|---|---|---|"
     for key in keys:
         parent, _, name = key.name.rpartition(".")

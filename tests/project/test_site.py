@@ -159,7 +159,7 @@ def test_each_page_of_the_gallery_has_a_command_a_picture_and_figures():
         assert "\npython -m node_fit " in text and f"]({picture.name})" in text and f"]({page.name})" in index
         assert picture.stat().st_size < 80_000
         assert re.search(
-            r"<!-- measured by: python scripts/docs/gallery.py \w+ -->\n\| what.*<!-- end -->", text, re.DOTALL
+            r"<!-- measured by: python scripts/docs/gallery.py \w+ -->\n\| quantity.*<!-- end -->", text, re.DOTALL
         )
 
 
