@@ -301,7 +301,7 @@ def summary_lines(outcomes: Sequence[Reached], noise: float, rows: Rows) -> list
     many = len(outcomes)
     same, other = (sum(value > GOOD_R2_SHARE for value in pair) for pair in zip(*[outcome[:2] for outcome in outcomes]))  # noqa: B905
     counted = [outcome.true_terms for outcome in outcomes if outcome.true_terms is not None]
-    exact = f"{sum(counted)} of {len(counted)}" if counted else 'not counted (pip install "node-fit[discover]")'
+    exact = f"{sum(counted)} of {len(counted)}" if counted else 'not counted (pip install "node_fit[discover]")'
     lines = [
         "",
         f"{many} of {EQUATIONS} systems, noise {100 * noise:g} %, {rows} rows: R² above {GOOD_R2_SHARE}",

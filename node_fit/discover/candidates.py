@@ -285,7 +285,7 @@ def joint_candidates(
 
 
 def has_symbolic() -> bool:
-    """Whether symbolic regression is installed (`pip install "node-fit[discover]"`)."""
+    """Whether symbolic regression is installed (`pip install "node_fit[discover]"`)."""
     return importlib.util.find_spec("pyoperon") is not None
 
 

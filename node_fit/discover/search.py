@@ -338,7 +338,7 @@ def search_source(
     """Searches for equations in smoothed records or in those of a model."""
     symbolic = has_symbolic() if symbolic is None else symbolic
     if symbolic and not has_symbolic():
-        raise ValueError('symbolic search needs pyoperon; install it with `pip install "node-fit[discover]"`.')
+        raise ValueError('symbolic search needs pyoperon; install it with `pip install "node_fit[discover]"`.')
     judge = source.judge
     seen = [judge.names.index(name) for name in source.sees]
     offered = vocabulary.offer(judge.balance, source.sees, judge.values[:, seen], source.angles)

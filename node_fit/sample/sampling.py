@@ -48,7 +48,7 @@ MAX_PREDICTED, NOISE_SEED = 200, 0
 # the warm-up have few draws.
 STEPS_FOR_CORRELATIONS = 50
 KINDS_OF_FIT = "a fit, a population's or a PEtab fit, or a PEtab problem"
-NEEDS = 'sampling needs BlackJAX and ArviZ; install them with pip install "node-fit[sample]".'
+NEEDS = 'sampling needs BlackJAX and ArviZ; install them with pip install "node_fit[sample]".'
 
 
 def import_arviz() -> PyTree:

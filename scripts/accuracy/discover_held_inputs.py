@@ -5,7 +5,7 @@
 Each record is one trajectory, with noise of a share of each state's standard deviation. Its first two thirds are
 searched; the errors are of the noise-free rest, simulated from the last known state, in standard deviations. Choices in
 the search were made on the systems of `--systems design` alone. Terms are compared by SymPy, regardless of constants
-(`pip install "node-fit[discover]"`).
+(`pip install "node_fit[discover]"`).
 """
 
 import argparse

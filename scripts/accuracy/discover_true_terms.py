@@ -4,7 +4,7 @@
 
 Each record is simulated from some starts, with noise of a share of each state's standard deviation. Choices in the
 search were made on the systems of `--systems design` alone; those of `counted` were tried once they had been made.
-Terms are the true ones if SymPy finds no difference but constants (`pip install "node-fit[discover]"`).
+Terms are the true ones if SymPy finds no difference but constants (`pip install "node_fit[discover]"`).
 """
 
 import argparse
