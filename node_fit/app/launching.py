@@ -496,10 +496,11 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
     if not has_time and (time is None or len(free) < (1 if has_states else 2)):
         raise ValueError(f"{file} has the columns {list_names(names)}; it needs one of times and one of a state.")
     free = [name for name in free if name != time]
-    if has_states:
-        return Columns(time, None, (), ())
     records = guess.trajectory if guess.trajectory in free and "data.trajectory" not in given else None
-    if records is not None and len(free) > 1 and is_repeating(path, records, options):
+    repeats = records is not None and len(free) + has_states > 1 and is_repeating(path, records, options)
+    if has_states:  # With `series`, columns are the trajectories.
+        return Columns(time, records if repeats and "data.series" not in given else None, (), ())
+    if repeats:
         free = [name for name in free if name != records]
     else:
         records = None

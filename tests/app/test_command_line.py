@@ -94,7 +94,9 @@ def test_roles_that_are_given_are_kept(folder, words, made):
         ("id,TIME,x", [], ["data.time=TIME", "data.trajectory=id", "data.states=[x]"], "'id' names the trajectory"),
         ("ID,TIME,DV,AMT", [], ["data.time=TIME", "data.trajectory=ID", "data.states=[DV]"], "'AMT' left out"),
         ("id,t,x", ["data.trajectory=id"], ["data.time=t", "data.states=[x]"], "'x' is a state"),
-        ("id,t,x", ["data.states=[x]"], ["data.time=t"], "column 't' is the time"),
+        ("id,t,x", ["data.states=[x]"], ["data.time=t", "data.trajectory=id"], "'id' names the trajectory"),
+        ("id,t,x", ["data.states=[x]", "data.inputs=[id]"], ["data.time=t"], "column 't' is the time"),
+        ("id,t,x", ["data.states=[y]", "data.series=[x]"], ["data.time=t"], "column 't' is the time"),
         ("row,t,x", ["data.states=[x]", "data.step=1"], [], "guess.csv"),
     ],
 )
