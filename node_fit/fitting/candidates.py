@@ -51,6 +51,8 @@ NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 4.5), 0.15, 3.0
 BESIDE_RIDGE = 1e-4
 # Fraction of a trajectory's rows to which its initial state can be fitted, and their maximum number.
 GIVEN_SHARE, GIVEN_ROWS = 0.25, 10
+# Maximum number of rows of a trajectory that is fitted as a whole before a network.
+MOST_WHOLE_ROWS = 2_000
 # Number of units of the network beside a linear path.
 NARROW_WIDTH = 16
 # Hidden states added at a time to a driven record's model, how often they are added, and hidden states behind a network
@@ -224,7 +226,8 @@ def begins_with_equations(options: Options, train: Dataset) -> bool:
 def begins_with_linear_system(options: Options, train: Dataset) -> bool:
     """Whether to try a linear system before a network: for a short driven record, if states and starts are left open.
 
-    What an input moves often lags behind it, by states that are not measured.
+    What an input moves often lags behind it, by states that are not measured. Longer records begin so if channels
+    respond to inputs at once, which models of windows do not describe.
     """
     field = options.field
     plain = callable(field) and maker_class(field) is MLP and is_plain(field)
@@ -233,7 +236,9 @@ def begins_with_linear_system(options: Options, train: Dataset) -> bool:
     if not (plain and is_left_open and direct and train.is_driven and train.events is None):
         return False
     rows = int(train.lengths.max())
-    return LONG_RECORD * ENCODER_ROWS <= rows < LONG_RECORD * WINDOWS[-1] and not may_be_mechanism(options, train)
+    if not LONG_RECORD * ENCODER_ROWS <= rows <= MOST_WHOLE_ROWS or may_be_mechanism(options, train):
+        return False
+    return rows < LONG_RECORD * WINDOWS[-1] or responds_at_once(options, train)
 
 
 def of_linear_system(options: Options, train: Dataset, hidden: int) -> Options:

@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,7 @@ KINDS |= {
         switched(0, 2, 8),
     ),
 }
+KINDS["voltage of 600 rows"] = replace(KINDS["voltage of a battery"], rows=600, step=0.12)
 KINDS |= {name: LONGER[name] for name in ("doses", "chain", "infected")}
 
 

@@ -1428,6 +1428,20 @@ MUTANTS = (
         SHORT_RECORDS,
     ),
     Mutant(
+        "short records: longer records that respond at once",
+        "node_fit/fitting/candidates.py",
+        "    return rows < LONG_RECORD * WINDOWS[-1] or responds_at_once(options, train)",
+        "    return rows < LONG_RECORD * WINDOWS[-1]",
+        SHORT_RECORDS,
+    ),
+    Mutant(
+        "short records: longer linear systems begin as linear models",
+        "node_fit/fitting/resolve.py",
+        " or reads_inputs(options)\n    fits",
+        "\n    fits",
+        SHORT_RECORDS,
+    ),
+    Mutant(
         "feedthrough: a controller that follows noise",
         "node_fit/sysid/feedthrough.py",
         "LEAST_JUMP = 1e-6, 3.0",

@@ -7,7 +7,12 @@ import pytest
 
 import node_fit as nf
 from node_fit.fitting import race, short_records
-from node_fit.fitting.candidates import begins_with_equations, begins_with_linear_system, of_linear_system
+from node_fit.fitting.candidates import (
+    MOST_WHOLE_ROWS,
+    begins_with_equations,
+    begins_with_linear_system,
+    of_linear_system,
+)
 from node_fit.fitting.problem import NoEquations, build_problem
 from node_fit.fitting.resolve import CHUNK
 from node_fit.model.observation import NetworkReadout
@@ -163,11 +168,18 @@ def test_a_linear_system_comes_before_a_network_in_short_driven_records(rows, op
     assert not begins_with_linear_system(nf.Options(**options), decay(rows))
 
 
+@pytest.mark.parametrize("rows", [195, 1000, 2005])
+def test_a_longer_record_begins_with_a_linear_system_if_it_responds_at_once(rows):
+    direct, plain = lagging(rows, direct=0.5)[0], lagging(rows)[0]
+    assert begins_with_linear_system(nf.Options(), direct) is (rows <= MOST_WHOLE_ROWS)
+    assert not begins_with_linear_system(nf.Options(), plain)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("direct", [0.0, 0.5])
-def test_a_linear_system_begins_as_a_linear_model_of_the_record(direct):
+@pytest.mark.parametrize(("rows", "direct"), [(100, 0.0), (100, 0.5), (400, 0.5)])
+def test_a_linear_system_begins_as_a_linear_model_of_the_record(rows, direct):
     """A network of the same form begins at zero."""
-    data, exact = lagging(direct=direct)
+    data, exact = lagging(rows, direct=direct)
     options = nf.Options(observation=nf.DirectReadout if direct else nf.MeasuredStates)
     problem = build_problem(of_linear_system(options, data, 1), data, None)
     off = problem.model.predict(data)[0, :, 0] - exact
