@@ -100,6 +100,6 @@ def try_opening(
 
 def is_enough(judged: Judged) -> bool:
     """Whether another network would only follow the noise, which a good linear system leaves as well."""
-    opens = judged.is_linear_system or reads_inputs(judged.fit.options)
-    verdicts = ("noise-limited", "good") if opens else ("noise-limited",)
+    hides_or_reads = judged.is_linear_system or reads_inputs(judged.fit.options)
+    verdicts = ("noise-limited", "good") if hides_or_reads else ("noise-limited",)
     return judged.attempt.verdict in verdicts and not judged.is_unfit

@@ -26,7 +26,7 @@ def estimate_feedthrough(data: Dataset) -> Float[np.ndarray, "channel input"] | 
     **Returns:** the responses, zero unless they are significant and larger than noise; None if all of them are zero,
     if no input is held, or with too few rows.
     """
-    if not data.has_held_inputs:
+    if not data.has_held_inputs or data.ys.shape[1] <= LAGS:
         return None
     past, now, ys = collect_rows(data)
     columns, inputs = past.shape[1] + now.shape[1], now.shape[1]

@@ -1374,7 +1374,7 @@ MUTANTS = (
     Mutant(
         "short records: a good linear system",
         "node_fit/fitting/short_records.py",
-        '("noise-limited", "good") if opens else ',
+        '("noise-limited", "good") if hides_or_reads else ',
         "",
         SHORT_RECORDS,
     ),
@@ -1409,8 +1409,8 @@ MUTANTS = (
     Mutant(
         "short records: a network that is read with the inputs",
         "node_fit/fitting/short_records.py",
-        "opens = judged.is_linear_system or reads_inputs(judged.fit.options)",
-        "opens = judged.is_linear_system",
+        "hides_or_reads = judged.is_linear_system or reads_inputs(judged.fit.options)",
+        "hides_or_reads = judged.is_linear_system",
         SHORT_RECORDS,
     ),
     Mutant(
@@ -1451,8 +1451,8 @@ MUTANTS = (
     Mutant(
         "feedthrough: inputs that change between rows",
         "node_fit/sysid/feedthrough.py",
-        "    if not data.has_held_inputs:\n        return None\n",
-        "",
+        "    if not data.has_held_inputs or data.ys.shape[1] <= LAGS:",
+        "    if data.ys.shape[1] <= LAGS:",
         ("tests/sysid/test_feedthrough.py",),
     ),
     Mutant(

@@ -78,6 +78,12 @@ def test_few_rows_or_rows_without_values_tell_nothing():
     assert estimate_feedthrough(record(us, ys)) is None
 
 
+def test_trajectories_of_few_rows_tell_nothing():
+    rng = np.random.default_rng(6)
+    us, ys = rng.choice([0.0, 1.0], (30, LAGS, 1)), rng.normal(size=(30, LAGS, 1))
+    assert estimate_feedthrough(nf.Dataset.from_arrays(np.arange(LAGS), ys, us)) is None
+
+
 def test_an_input_that_stays_constant_has_none():
     rng = np.random.default_rng(4)
     us = np.concatenate([switched(rng), np.ones((ROWS, 1))], axis=1)
