@@ -19,7 +19,7 @@ from .app.leaderboard import Leaderboard
 from .app.vectorized import Vectorized, runs_at_once
 from .startup import BEGAN
 
-# The first word of a command that fits, which can be left out, and of the one that shows the page of a run again.
+# First words: of a command that fits, where it can be left out, and of the command that shows the page of a run again.
 FIT, SHOW = "fit", "open"
 # Modules of the other commands, by their names after `node-fit`.
 COMMANDS = {

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
@@ -237,7 +237,7 @@ def check_first_word(words: Sequence[str], commands: Sequence[str]) -> None:
     **Raises:** `ConfigError` with the commands, or the one of nearly the same name.
     """
     for word in words:
-        if commands and word.isidentifier() and not Path(word).exists():
+        if commands and word.isidentifier() and not Path(word).is_file():
             near = difflib.get_close_matches(word, commands, 1)
             hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(sorted(commands))}."
             raise ConfigError(f"{word} is neither a command of node-fit nor a file; {hint}")
@@ -326,7 +326,8 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
             added.append(f"data.{key}={as_value(name)}")
             clauses.append(said.format(name))
     deviations = columns.deviations
-    for key, value in (("sigma", deviations), ("inputs", columns.inputs), ("covariates", columns.covariates)):
+    guessed = {"sigma": deviations, "inputs": columns.inputs, "covariates": columns.covariates, "series": columns.wells}
+    for key, value in guessed.items():
         given = {**given, f"data.{key}": f"data.{key}={as_value(value)}"} if value else given
     added += labels.values()
     renamed = keys_with_plain_names(names, columns.states, given)
@@ -497,10 +498,12 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
         raise ValueError(f"{file} has the columns {list_names(names)}; it needs one of times and one of a state.")
     free = [name for name in free if name != time]
     records = guess.trajectory if guess.trajectory in free and "data.trajectory" not in given else None
-    repeats = records is not None and len(free) + has_states > 1 and is_repeating(path, records, options)
     if has_states:  # With `series`, columns are the trajectories.
-        return Columns(time, records if repeats and "data.series" not in given else None, (), ())
-    if repeats:
+        with suppress(ValueError):  # A row names no record.
+            if records is not None and "data.series" not in given and is_repeating(path, records, options):
+                return Columns(time, records, (), ())
+        return Columns(time, None, (), ())
+    if records is not None and len(free) > 1 and is_repeating(path, records, options):
         free = [name for name in free if name != records]
     else:
         records = None

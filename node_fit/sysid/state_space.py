@@ -65,11 +65,8 @@ class StateSpace:
             return None
         one = model.typical
         field, scaler, count = one.field, one.system.scaler, len(one.latent)
-        bounds = (*scaler.bounds, *scaler.input_bounds, *one.scaler.bounds)
-        if not isinstance(field, Linear) or any(bound != UNBOUNDED for bound in bounds):
-            return None
         readout = Readout.of(one)
-        if readout is None:
+        if readout is None or not isinstance(field, Linear):
             return None
         weight, bias = as_double(field.layer.weight), as_double(field.layer.bias)
         scales, shifts = (

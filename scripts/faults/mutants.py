@@ -1500,7 +1500,7 @@ MUTANTS = (
     Mutant(
         "commands: a misspelled first word",
         "node_fit/app/launching.py",
-        "if commands and word.isidentifier() and not Path(word).exists():",
+        "if commands and word.isidentifier() and not Path(word).is_file():",
         "if False:",
         COMMAND_LINE,
     ),

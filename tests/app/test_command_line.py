@@ -120,6 +120,11 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
             ["data.states=[OD]", "data.series=[A1,B1,C1,D1,E1,F1]"],
         ),
         ("A1,A2,A3,B1,B2,B3", ["data.states=[A1,B1]"], []),
+        (
+            "T 600,A1,A2,A3,B1,B2,B3",
+            ['data.inputs=["T 600"]'],
+            ["data.states=[value]", "data.series=[A1,A2,A3,B1,B2,B3]"],
+        ),
         ("A1,A2,A3,A4,A5,A6", [], ["data.states=[A1,A2,A3,A4,A5,A6]"]),
         ("A1,A2,B1,B2", [], ["data.states=[A1,A2,B1,B2]"]),
         ("x1,x2,x3,y1,y2,y3", [], ["data.states=[x1,x2,x3,y1,y2,y3]"]),
@@ -135,7 +140,7 @@ def test_wells_of_a_plate_are_trajectories_of_one_state(folder, capsys, columns,
     assert [word for word in found[3:] if word not in words] == made
     said = capsys.readouterr().out
     assert ("are wells of a plate, each a trajectory of the state" in said) is any("series" in word for word in made)
-    assert ("'T 600' left out" in said) is ("T 600" in columns)
+    assert ("'T 600' left out" in said) is ("T 600" in columns and not words)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +172,12 @@ def test_what_is_constant_in_each_trajectory_is_a_covariate(folder, capsys, dose
     assert [word for word in found[2:] if word not in (*words, "data.time=t", "data.trajectory=pot")] == made
     said = "'dose' is a covariate, constant in each trajectory" in capsys.readouterr().out
     assert said is any("covariates" in word for word in made)
+
+
+def test_a_column_of_records_with_blanks_is_none_where_states_are_named(folder):
+    rows = [f"{hour},{'a' if hour % 4 else ''},{hour**2}" for hour in range(12)]
+    (folder / "blanks.csv").write_text("\n".join(["t,id,x", *rows]))
+    assert complete(["blanks.csv", "data.states=[x]"], "node_fit")[2:] == ["data.time=t", "data.states=[x]"]
 
 
 def test_a_first_column_of_words_tells_trajectories_apart(folder, capsys):
