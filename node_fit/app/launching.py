@@ -27,7 +27,7 @@ from omegaconf._utils import split_key
 
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
 from ..data.tables.guess import (
-    AT_TWO_LEVELS,
+    LikelyInput,
     find_constant_columns,
     find_deviations,
     find_likely_inputs,
@@ -279,8 +279,8 @@ def is_table(word: str) -> bool:
 class Columns(NamedTuple):
     """The guessed roles of a file's columns; None or empty for roles that the command sets.
 
-    - `inputs`: columns that the equations use but do not predict, and `switches`, which stay at one of two levels.
-      `covariates`: columns that are constant in each trajectory. `wells`: trajectories of one state.
+    - `inputs`: columns that the equations use but do not predict, and `switches`: inputs that jump between levels, each
+      with the reason. `covariates`: columns that are constant in each trajectory. `wells`: trajectories of one state.
     - `deviations`: columns with the standard deviations, by state; empty unless all states have one.
     - `time_of_day`: the column of times of day, if the time column holds dates.
     - `no_states`: columns without measurements, with the reason.
@@ -296,7 +296,7 @@ class Columns(NamedTuple):
     inputs: Sequence[str] = ()
     covariates: Sequence[str] = ()
     wells: Sequence[str] = ()
-    switches: Sequence[str] = ()
+    switches: Mapping[str, str] = MappingProxyType({})
 
 
 def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
@@ -317,7 +317,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    columns, reasons = tell_states_from_wells_and_switches(path, columns, given)
+    columns, reasons = take_switches(path, take_wells(columns, given), given)
     added = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     clauses: list[str] = []
     for key, said in (("time", "column {!r} is the time"), ("time_of_day", "with the times of day in {!r}"),
@@ -346,22 +346,24 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     if columns.others:
         others = list_names(columns.others, FEW_COLUMNS)
         clauses.append(f"{others} left out: inputs, covariates or events, if they matter")
-    hints = describe_likely_inputs({name: why for name, why in reasons.items() if name not in columns.inputs}, names)
+    hints = describe_likely_inputs(reasons, names)
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
 
 
-def tell_states_from_wells_and_switches(
-    path: Path, columns: Columns, given: Mapping[str, str]
-) -> tuple[Columns, dict[str, str]]:
-    """Takes wells of a plate and columns of two levels out of the states; returns the reasons of likely inputs, too."""
-    wells: Sequence[str] = [] if columns.trajectory or "data.trajectory" in given else find_wells(columns.states)
-    if wells:
-        others = [*columns.others, *(name for name in columns.states if name not in wells)]
-        columns = columns._replace(states=[], others=others, wells=wells)
-    reasons = explain_likely_inputs(path, columns, given)
-    switches = [name for name, why in reasons.items() if why == AT_TWO_LEVELS]
+def take_wells(columns: Columns, given: Mapping[str, str]) -> Columns:
+    """Takes the wells of a plate out of the states."""
+    wells = [] if columns.trajectory or "data.trajectory" in given else find_wells(columns.states)
+    others = [*columns.others, *(name for name in columns.states if name not in wells)]
+    return columns._replace(states=[], others=others, wells=wells) if wells else columns
+
+
+def take_switches(path: Path, columns: Columns, given: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
+    """Takes columns that jump between levels out of the states; returns the reasons of other likely inputs, too."""
+    likely = find_inputs_among_states(path, columns, given)
+    switches = {name: found.reason for name, found in likely.items() if found.is_certain}
     states = [name for name in columns.states if name not in switches]
-    return columns._replace(states=states, inputs=[*columns.inputs, *switches], switches=switches), reasons
+    others = {name: found.reason for name, found in likely.items() if name not in switches}
+    return columns._replace(states=states, inputs=[*columns.inputs, *switches], switches=switches), others
 
 
 def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -373,7 +375,7 @@ def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[st
         if found := getattr(columns, role):
             keys.append(f"data.{role}={as_value(found)}")
             clauses.append(f"{list_names(found, FEW_COLUMNS)} {one if len(found) == 1 else several}")
-            clauses += [f"since {name!r} {AT_TWO_LEVELS}" for name in columns.switches if role == "inputs"]
+            clauses += [f"since {name!r} {why}" for name, why in columns.switches.items() if role == "inputs"]
             clauses += ["constant in each trajectory"] if role == "covariates" else []
     if columns.wells:
         state = next((name for name in gather_equations(given) if name not in names), "value")
@@ -546,7 +548,7 @@ def reading_of(given: Mapping[str, str]) -> ReadingOptions:
     return ReadingOptions(**{name: cast(Any, value_of(given[key])) for name, key in keys.items() if key in given})
 
 
-def explain_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> dict[str, str]:
+def find_inputs_among_states(path: Path, columns: Columns, given: Mapping[str, str]) -> dict[str, LikelyInput]:
     """Returns the columns that were guessed to be states but look like inputs, with the reasons."""
     time, trajectory = (
         getattr(columns, role) or next(texts_in(value_of(given.get(f"data.{role}", ""))), None)

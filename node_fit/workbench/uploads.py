@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..app.config.build import build
-from ..app.launching import as_value, guess_columns, keys_of_option, reading_of, value_of
+from ..app.launching import as_value, guess_columns, keys_of_option, reading_of, take_switches, value_of
 from ..data.dataset import Dataset
 from ..data.table_source import Table
 from ..data.tables.clocks import holds_clock
-from ..data.tables.guess import ColumnsToSee, find_likely_inputs, number_in
+from ..data.tables.guess import ColumnsToSee, number_in
 from ..data.tables.options import ReadingOptions
 from ..data.tables.reading import column_names, read_file
 from ..data.tables.times import holds_stamps
@@ -170,19 +170,13 @@ def look_at(path: Path, roles: Mapping[str, object] | None, words: Sequence[str]
 
 def guess_roles(path: Path, given: dict[str, str], options: ReadingOptions) -> tuple[Json, dict[str, str]]:
     """Guesses the column roles, and finds states that look like inputs, with reasons."""
-    columns = guess_columns(path, path.name, given)
-    likely: dict[str, str] = {}
-    if columns.time is not None and len(columns.states) > 1:
-        try:
-            likely = find_likely_inputs(path, columns.time, columns.trajectory, columns.states, options)
-        except (ValueError, OSError):  # Reported when the table is read.
-            likely = {}
+    columns, likely = take_switches(path, guess_columns(path, path.name, given), given)
     roles: Json = {
         "time": columns.time,
         "time_of_day": columns.time_of_day,
         "trajectory": columns.trajectory,
         "states": list(columns.states),
-        "inputs": [],
+        "inputs": list(columns.inputs),
         "covariates": list(columns.covariates),
         "sigma": dict(columns.deviations),
     }

@@ -1456,6 +1456,27 @@ MUTANTS = (
         ("tests/sysid/test_feedthrough.py",),
     ),
     Mutant(
+        "columns: levels that leap",
+        "node_fit/data/tables/guess.py",
+        "if np.median(stays) < LEAST_STAY:",
+        "if False:",
+        ("tests/data/test_guess.py",),
+    ),
+    Mutant(
+        "columns: changes that pass over a level",
+        "node_fit/data/tables/guess.py",
+        "and leaps.mean() >= PASSES_OVER",
+        "and leaps.mean() >= 0",
+        ("tests/data/test_guess.py",),
+    ),
+    Mutant(
+        "columns: levels that do not return",
+        "node_fit/data/tables/guess.py",
+        "return len(held) > len(levels) and leaps.sum()",
+        "return leaps.sum()",
+        ("tests/data/test_guess.py",),
+    ),
+    Mutant(
         "columns: wells of a plate",
         "node_fit/data/tables/guess.py",
         " and len({found[1] for found in wells.values()}) > 1",

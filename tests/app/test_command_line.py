@@ -237,6 +237,10 @@ def test_a_switch_is_an_input_unless_the_command_says_otherwise(folder, capsys):
     line = capsys.readouterr().out
     assert "'room' is a state, 'heater' is an input, since 'heater' stays at one of 2 levels; in full:" in line
     assert composed(*complete(["set.csv", "data.states=[heater,room]"], "node_fit")).data.inputs == []
+    loads = np.repeat([2, 0, 1, 5, 0, 5, 1, 0, 2, 5], 6)
+    (folder / "cell.csv").write_text("\n".join(["t,load,volts", *(f"{t},{u},{t % 7}" for t, u in enumerate(loads))]))
+    assert composed(*complete(["cell.csv"], "node_fit")).data.inputs == ["load"]
+    assert "since 'load' stays at one of 4 levels" in capsys.readouterr().out
     (folder / "set.csv").write_text("\n".join(["t (s),heater (on),room (C)", *rows]))
     data = composed(*complete(["set.csv", "data.time=t"], "node_fit")).data
     assert (data.states, data.inputs, data.rename["heater"]) == (["room"], ["heater"], "heater (on)")

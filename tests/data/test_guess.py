@@ -132,7 +132,55 @@ def driven(kind: str, rows: int = 200) -> np.ndarray:
 def test_what_is_set_from_outside_looks_so(kind, why):
     values = driven(kind)
     found = find_inputs_by_steps(values[:-1], np.diff(values, axis=0), ["u", "y"])
-    assert found == ({} if why is None else {"u": why})
+    assert {name: likely.reason for name, likely in found.items()} == ({} if why is None else {"u": why})
+
+
+def leaping(rng: np.random.Generator) -> np.ndarray:
+    """Five levels in any order, each held for 6 to 20 rows."""
+    held = [np.full(rng.integers(6, 20), level) for level in rng.choice([-1.0, 0, 0.5, 1, 2], 40)]
+    return np.concatenate(held)
+
+
+def coarse(rng: np.random.Generator) -> np.ndarray:
+    """A damped swing that a sensor of six levels measures with some noise."""
+    ts = np.arange(240)
+    swing = np.exp(-0.005 * ts) * np.cos(rng.uniform(0.03, 0.1) * ts) + 0.02 * rng.normal(size=240)
+    return np.round(2.5 * swing)
+
+
+def counted(rng: np.random.Generator) -> np.ndarray:
+    """Rare events of a day."""
+    return rng.poisson(0.3, 240).clip(0, 5).astype(float)
+
+
+def spiking(rng: np.random.Generator) -> np.ndarray:
+    """Spikes from rest to a high level, which a sensor of six levels sees decay."""
+    values = np.zeros(240)
+    for row in range(10, 230, 20):
+        values[row : row + 6] = [5, 5, 3, 3, 1, 1]
+    return np.roll(values, int(rng.integers(10)))
+
+
+def stairs(_: np.random.Generator) -> np.ndarray:
+    """Up and down, one level at a time but for two."""
+    return np.repeat([0.0, 1, 2, 3, 2, 1, 0, 1, 2, 3, 2, 1, 0, 2, 3, 2, 1, 3, 2, 1], 12)
+
+
+@pytest.mark.parametrize(
+    ("draw", "is_input"), [(leaping, True), (coarse, False), (counted, False), (spiking, False), (stairs, False)]
+)
+def test_a_column_is_surely_an_input_if_it_leaps_over_levels_and_stays(draw, is_input):
+    for seed in range(20):
+        values = draw(np.random.default_rng(seed))[:, None]
+        found = find_inputs_by_steps(values[:-1], np.diff(values, axis=0), ["u"])
+        assert [likely.is_certain for likely in found.values()] == [is_input], seed
+
+
+def test_a_level_that_is_visited_once_does_not_make_an_input():
+    """Analyses of the laboratory, repeated until the next one."""
+    values = np.repeat([1.0, 7, 3, 5, 2, 6, 4], 12)[:, None]
+    (likely,) = find_inputs_by_steps(values[:-1], np.diff(values, axis=0), ["x"]).values()
+    assert not likely.is_certain
 
 
 def test_steps_from_one_record_to_the_next_are_none(tmp_path):

@@ -82,6 +82,15 @@ def test_a_table_with_decimal_commas_is_seen_with_guessed_roles(client):
     assert [column["kind"] for column in seen["columns"]] == ["numbers", "numbers", "text"]
 
 
+def test_a_column_that_leaps_between_levels_is_shown_as_an_input(client):
+    loads = [load for load in (2, 0, 1, 5, 0, 5, 1, 0, 2, 5) for _ in range(6)]
+    rows = [f"{row},{load},{row % 7}" for row, load in enumerate(loads)]
+    key = drop(client, "\n".join(["t,load,volts", *rows]), "cell.csv").json()["id"]
+    seen = look(client, key).json()
+    assert (seen["roles"]["states"], seen["roles"]["inputs"], seen["likely_inputs"]) == (["volts"], ["load"], {})
+    assert "'load' is an input" in seen["said"] and seen["data"]["inputs"] == ["load"]
+
+
 def test_roles_of_the_page_are_those_of_the_command(client):
     key = drop(client, "t,x,u\n" + "".join(f"{i},{i * i},{i % 3}\n" for i in range(9)), "driven.csv").json()["id"]
     roles = {"time": "t", "states": ["x"], "inputs": ["u"]}

@@ -53,8 +53,9 @@ MOST_BYTES_LOOKED_AT, FEWEST_LOOKED_AT = 20_000_000, 30
 # than this fraction of another column's unexplained steps, while all columns leave more than the last fraction of its
 # own steps unexplained.
 MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
-# The reason of a column that can be nothing but an input.
-AT_TWO_LEVELS = "stays at one of 2 levels"
+# A column of three or more levels is surely an input if it stays for this many rows (median) and this fraction of its
+# changes, two at least, pass over a level: a coarse sensor goes from one level to the next, and counts rarely stay.
+LEAST_STAY, PASSES_OVER, FEWEST_LEAPS = 3, 0.2, 2
 # Minimum average number of rows of a record, below which names do not identify records.
 LEAST_ROWS_OF_A_RECORD = 3
 # Name of a well of a plate with 6 to 384 wells, and the fewest wells, in two rows of the plate, that are recognised.
@@ -275,14 +276,21 @@ def is_count(column: "pandas.Series") -> bool:
     return any(numbers == {float(first + index) for index in range(len(numbers))} for first in (0, 1))
 
 
+class LikelyInput(NamedTuple):
+    """Why a column looks like an input, as the end of a sentence; if `is_certain`, it can hardly be a state."""
+
+    reason: str
+    is_certain: bool = False
+
+
 def find_likely_inputs(
     path: Path,
     time: str,
     trajectory: str | None,
     states: Sequence[str],
     options: ReadingOptions = AS_RECOGNISED,
-) -> dict[str, str]:
-    """Returns the columns that look set from outside, with the reason; none for few rows, or if not all are numbers.
+) -> dict[str, LikelyInput]:
+    """Returns the columns that look set from outside; none for few rows, or if not all are numbers.
 
     Such a column stays at a few levels, or is followed by others while nothing explains its own steps.
     """
@@ -302,18 +310,33 @@ def find_likely_inputs(
     return likely if len(likely) < len(states) else {}
 
 
-def find_inputs_by_steps(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dict[str, str]:
+def find_inputs_by_steps(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dict[str, LikelyInput]:
     """Like `find_likely_inputs`, for columns at rows, and their steps to the next rows, both `(row, column)`."""
-    likely: dict[str, str] = {}
+    likely: dict[str, LikelyInput] = {}
     is_free, follows = unexplained_share(before, steps) > UNEXPLAINED, find_followers(before, steps)
     for index, name in enumerate(names):
         levels, moves = len(np.unique(before[:, index])), float((steps[:, index] != 0).mean())
         if 2 <= levels <= MOST_LEVELS and 0 < moves < STAYS:
-            likely[name] = f"stays at one of {levels} levels"
+            leaps = levels == 2 or leaps_between_levels(before[:, index], steps[:, index])
+            likely[name] = LikelyInput(f"stays at one of {levels} levels", is_certain=leaps)
         elif moves and is_free[index] and follows[index].any():
             followers = [names[int(follower)] for follower in np.flatnonzero(follows[index])]
-            likely[name] = f"is followed by {list_names(followers, 3)}"
+            likely[name] = LikelyInput(f"is followed by {list_names(followers, 3)}")
     return likely
+
+
+def leaps_between_levels(before: Float[np.ndarray, " row"], steps: Float[np.ndarray, " row"]) -> bool:
+    """Whether a column stays at its levels, returns to them, and often passes over one on its way to another."""
+    changes = np.flatnonzero(steps)
+    stays = np.diff(np.append(changes, len(steps)))
+    if np.median(stays) < LEAST_STAY:
+        return False
+    held = changes[stays > 1]
+    levels = np.unique(before)
+    ends = before[held][:, None], (before[held] + steps[held])[:, None]
+    first, last = (np.abs(values - levels).argmin(axis=1) for values in ends)
+    leaps = np.abs(last - first) > 1
+    return len(held) > len(levels) and leaps.sum() >= FEWEST_LEAPS and leaps.mean() >= PASSES_OVER
 
 
 def find_followers(
