@@ -33,6 +33,7 @@ from ..data.tables.guess import (
     find_likely_inputs,
     find_no_states,
     find_records,
+    find_repeats,
     find_time,
     find_time_by_values,
     find_time_of_day,
@@ -280,7 +281,7 @@ class Columns(NamedTuple):
     """The guessed roles of a file's columns; None or empty for roles that the command sets.
 
     - `inputs`: columns that the equations use but do not predict, and `switches`: inputs that jump between levels, each
-      with the reason. `covariates`: columns that are constant in each trajectory. `wells`: trajectories of one state.
+      with the reason. `covariates`: columns that are constant in each trajectory. `series`: trajectories of one state.
     - `deviations`: columns with the standard deviations, by state; empty unless all states have one.
     - `time_of_day`: the column of times of day, if the time column holds dates.
     - `no_states`: columns without measurements, with the reason.
@@ -295,7 +296,7 @@ class Columns(NamedTuple):
     time_of_day: str | None = None
     inputs: Sequence[str] = ()
     covariates: Sequence[str] = ()
-    wells: Sequence[str] = ()
+    series: Sequence[str] = ()
     switches: Mapping[str, str] = MappingProxyType({})
 
 
@@ -317,7 +318,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    columns, reasons = take_switches(path, take_wells(columns, given), given)
+    columns, reasons = take_switches(path, take_series(columns, given), given)
     added = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     clauses: list[str] = []
     for key, said in (("time", "column {!r} is the time"), ("time_of_day", "with the times of day in {!r}"),
@@ -326,7 +327,12 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
             added.append(f"data.{key}={as_value(name)}")
             clauses.append(said.format(name))
     deviations = columns.deviations
-    guessed = {"sigma": deviations, "inputs": columns.inputs, "covariates": columns.covariates, "series": columns.wells}
+    guessed = {
+        "sigma": deviations,
+        "inputs": columns.inputs,
+        "covariates": columns.covariates,
+        "series": columns.series,
+    }
     for key, value in guessed.items():
         given = {**given, f"data.{key}": f"data.{key}={as_value(value)}"} if value else given
     added += labels.values()
@@ -350,11 +356,13 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
 
 
-def take_wells(columns: Columns, given: Mapping[str, str]) -> Columns:
-    """Takes the wells of a plate out of the states."""
-    wells = [] if columns.trajectory or "data.trajectory" in given else find_wells(columns.states)
-    others = [*columns.others, *(name for name in columns.states if name not in wells)]
-    return columns._replace(states=[], others=others, wells=wells) if wells else columns
+def take_series(columns: Columns, given: Mapping[str, str]) -> Columns:
+    """Takes the wells of a plate, or other columns that repeat an experiment, out of the states."""
+    if columns.trajectory or "data.trajectory" in given:
+        return columns
+    series = find_wells(columns.states) or find_repeats(columns.states)
+    others = [*columns.others, *(name for name in columns.states if name not in series)]
+    return columns._replace(states=[], others=others, series=series) if series else columns
 
 
 def take_switches(path: Path, columns: Columns, given: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
@@ -377,11 +385,13 @@ def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[st
             clauses.append(f"{list_names(found, FEW_COLUMNS)} {one if len(found) == 1 else several}")
             clauses += [f"since {name!r} {why}" for name, why in columns.switches.items() if role == "inputs"]
             clauses += ["constant in each trajectory"] if role == "covariates" else []
-    if columns.wells:
+    if columns.series:
         state = next((name for name in gather_equations(given) if name not in names), "value")
-        keys += [f"data.states={as_value([state])}", f"data.series={as_value(columns.wells)}"]
-        wells = list_names(columns.wells, FEW_COLUMNS)
-        clauses.append(f"{wells} are wells of a plate, each a trajectory of the state {state!r}")
+        keys += [f"data.states={as_value([state])}", f"data.series={as_value(columns.series)}"]
+        kind = "wells of a plate" if find_wells(columns.series) else "repeats of an experiment"
+        clauses.append(
+            f"{list_names(columns.series, FEW_COLUMNS)} are {kind}, each a trajectory of the state {state!r}"
+        )
     return keys, clauses
 
 

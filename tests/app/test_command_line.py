@@ -128,6 +128,11 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
         ("A1,A2,A3,A4,A5,A6", [], ["data.states=[A1,A2,A3,A4,A5,A6]"]),
         ("A1,A2,B1,B2", [], ["data.states=[A1,A2,B1,B2]"]),
         ("x1,x2,x3,y1,y2,y3", [], ["data.states=[x1,x2,x3,y1,y2,y3]"]),
+        ("Replicate_1,Replicate_2", [], ["data.states=[value]", "data.series=[Replicate_1,Replicate_2]"]),
+        ("mouse 1,mouse 2,mouse 3,T", [], ["data.states=[value]", 'data.series=["mouse 1","mouse 2","mouse 3"]']),
+        ("rep1,run1", [], ["data.states=[rep1,run1]"]),
+        ("sample1,x", [], ["data.states=[sample1,x]"]),
+        ("rep1,rep2", ["data.states=[rep1,rep2]"], []),
     ],
 )
 def test_wells_of_a_plate_are_trajectories_of_one_state(folder, capsys, columns, words, made):
@@ -139,7 +144,8 @@ def test_wells_of_a_plate_are_trajectories_of_one_state(folder, capsys, columns,
     found = complete(["plate.csv", *words], "node_fit")
     assert [word for word in found[3:] if word not in words] == made
     said = capsys.readouterr().out
-    assert ("are wells of a plate, each a trajectory of the state" in said) is any("series" in word for word in made)
+    kind = "repeats of an experiment" if "e" in columns else "wells of a plate"
+    assert (f"are {kind}, each a trajectory of the state" in said) is any("series" in word for word in made)
     assert ("'T 600' left out" in said) is ("T 600" in columns and not words)
 
 

@@ -60,6 +60,11 @@ LEAST_STAY, PASSES_OVER, FEWEST_LEAPS = 3, 0.2, 2
 LEAST_ROWS_OF_A_RECORD = 3
 # Name of a well of a plate with 6 to 384 wells, and the fewest wells, in two rows of the plate, that are recognised.
 WELL_NAME, FEWEST_WELLS = re.compile(r"([A-P])(0?[1-9]|1[0-9]|2[0-4])"), 6
+# Names, with a number behind them, of columns that each repeat an experiment.
+REPEAT_NAME = re.compile(r"(.*?)[\s_.-]*(\d+)(?:[\s_]*[\[(].*)?")
+REPEATED_THINGS = {"rep", "repeat", "replicate", "run", "trial", "experiment", "versuch", "wiederholung", "sample"} | {
+    "probe", "subject", "patient", "animal", "mouse", "rat", "plant", "well", "culture", "colony", "flask", "specimen"
+}  # fmt: skip
 # Two columns are identical if one leaves less than this fraction of the other.
 TINY_SHARE = 1e-12
 
@@ -153,6 +158,13 @@ def find_wells(names: Sequence[str]) -> list[str]:
     """Finds the columns named like the wells of a plate, such as `A1` to `H12`, each of which repeats an experiment."""
     wells = {name: found for name in names if (found := WELL_NAME.fullmatch(name.strip()))}
     return list(wells) if len(wells) >= FEWEST_WELLS and len({found[1] for found in wells.values()}) > 1 else []
+
+
+def find_repeats(names: Sequence[str]) -> list[str]:
+    """Finds columns such as `Replicate 1` and `Replicate 2`, each of which repeats an experiment."""
+    found = {name: match for name in names if (match := REPEAT_NAME.fullmatch(name.strip()))}
+    repeats = [name for name, match in found.items() if match[1].lower() in REPEATED_THINGS]
+    return repeats if len(repeats) > 1 and len({found[name][1].lower() for name in repeats}) == 1 else []
 
 
 def find_constant_columns(
