@@ -179,7 +179,7 @@ def part_of(term: str) -> tuple[str, tuple[float, ...], int]:
 
 
 def lift(text: str, state: str) -> Formula:
-    """Parses a text into a formula with a constant for each of its numbers except integer exponents.
+    """Parses a text into a formula with a constant for each of its numbers except integer exponents and zeros.
 
     **Raises:** `EquationError` if the grammar refuses the text.
     """
@@ -191,6 +191,8 @@ def lift_expression(expression: Expression) -> Formula:
     constants: list[float] = []
 
     def constant(value: float) -> str:
+        if value == 0:
+            return "0"
         constants.append(value)
         return f"{{{len(constants) - 1}}}"
 
@@ -339,16 +341,21 @@ def flows(columns: Mapping[str, np.ndarray]) -> list[Term]:
     """Returns flows driven by a pressure or a level, or by a difference of two, alone and through a valve.
 
     Such a flow grows as the square root (E. Torricelli, 1644). A valve is an input that keeps its values for several
-    rows; without one, only `growth` has roots.
+    rows; without one, only `growth` has roots. The noise of an empty tank is below zero.
     """
     valves = [name for name, column in columns.items() if keeps_values(column) and column.min() >= 0]
     levels = [name for name in columns if name not in valves and columns[name].min() > 0]
+    empty = [
+        f"max({name}, 0)"
+        for name, column in columns.items()
+        if name not in valves and -MAX_NEGATIVE * column.max() <= column.min() <= 0
+    ]
     falls = [
         f"{upper} - {lower}"
         for upper, lower in itertools.permutations(levels, 2)
         if (columns[upper] - columns[lower]).min() > 0
     ]
-    roots = [Term(f"sqrt({head})", size) for heads, size in ((levels, 2), (falls, 4)) for head in heads]
+    roots = [Term(f"sqrt({head})", size) for heads, size in ((levels, 2), (empty, 3), (falls, 4)) for head in heads]
     return [*(roots if valves else []), *(Term(f"({v}*{root.text})", root.size + 2) for v in valves for root in roots)]
 
 

@@ -508,6 +508,10 @@ def test_flows_are_roots_of_levels_and_of_their_differences_through_valves():
     texts = [term.text for term in make_library("flows", ["x", "y", "u"], values)]
     assert texts == ["sqrt(x)", "sqrt(y)", "sqrt(x - y)", "(u*sqrt(x))", "(u*sqrt(y))", "(u*sqrt(x - y))"]
     assert not make_library("flows", ["x", "y"], values[:, :2])
+    empty = values - [0, lower.min() + 0.01, 0]  # A sensor's noise at an empty tank is below zero.
+    roots = [term.text for term in make_library("flows", ["x", "y", "u"], empty) if "u" not in term.text]
+    assert roots == ["sqrt(x)", "sqrt(max(y, 0))"]
+    assert not lift(roots[1], "y").constants, "a zero is no constant"
     values[:, 2] = draw.uniform(0, 1, 40)
     assert not make_library("flows", ["x", "y", "u"], values)
 
