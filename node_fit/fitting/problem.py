@@ -42,7 +42,7 @@ from ..options.options import TIGHT, Options, with_tolerance
 from ..options.recipes import Recipe, make_stages, some, without_derivatives
 from ..runtime.placement import carry, scope_of
 from ..sysid.feedthrough import estimate_feedthrough, without_feedthrough
-from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place, with_feedthrough
+from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place, limit_growth, with_feedthrough
 from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
 from ..training.loop import Loop
@@ -389,7 +389,9 @@ def first_model(options: Options, train: Dataset, linear: LinearModel | None) ->
     rows = train.median_step
     step = rows / float(model.scaler.time_scale)
     if linear is not None:
-        return begin_as_linear(model, linear.system, step), choices
+        is_whole = options.training.window is None
+        system = limit_growth(linear.system, int(train.lengths.max())) if is_whole else linear.system
+        return begin_as_linear(model, system, step), choices
     even = train.resample(rows, options.solver.inputs)
     model, error = begin_with_filters(model, even, options.solver.inputs, step, options.seed)
     return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]

@@ -24,6 +24,9 @@ from ..solver.problem import VectorField
 from .linear_model import LinearSystem
 from .realization import PastMap, StateMatrices
 
+# Maximum growth of a mode over a record that is simulated as a whole, as a power of e.
+LARGEST_GROWTH = 2.0
+
 
 def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> NeuralODE:
     """Initializes a model with the matrices of a linear model, and networks whose output is zero.
@@ -45,6 +48,19 @@ def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> Neur
         (like(np.concatenate([system.a, system.b], axis=1) / step), like(system.c / step)),
     )
     return replace(model, start=model.start.with_past_map(system.e, system.f))
+
+
+def limit_growth(system: LinearSystem, rows: int) -> LinearSystem:
+    """Returns the system with modes that grow by at most `LARGEST_GROWTH` in so many rows.
+
+    A linear model of a nonlinear record can hold in short windows and run away in the whole.
+    """
+    rates, modes = np.linalg.eig(system.a)
+    most = LARGEST_GROWTH / rows
+    if np.real(rates).max() <= most:
+        return system
+    limited = np.minimum(np.real(rates), most) + 1j * np.imag(rates)
+    return system._replace(a=np.real(modes @ np.diag(limited) @ np.linalg.pinv(modes)))
 
 
 def with_feedthrough(model: NeuralODE, direct: Float[np.ndarray, "channel input"]) -> NeuralODE:

@@ -13,6 +13,7 @@ import node_fit as nf
 from node_fit.data.batch import Batch
 from node_fit.data.scaling import Scaler
 from node_fit.sysid import linear_model
+from node_fit.sysid.initialize import limit_growth
 from node_fit.sysid.linear_model import (
     LinearModel,
     LinearSystem,
@@ -183,3 +184,17 @@ def test_the_search_has_one_thread_in_every_blas_from_its_first_product():
     )
     threads = ran.stdout.split()
     assert len(threads) >= 2 and set(threads) == {"1"}, ran
+
+
+def test_a_linear_model_that_grows_runs_away_over_a_record_by_a_limit_alone():
+    """Other modes stay as they are, also where two are complex."""
+    modes = np.random.default_rng(0).normal(size=(3, 3))
+    rates = np.array([[0.3, 0.5, 0], [-0.5, 0.3, 0], [0, 0, -0.2]])
+    system = LinearSystem(
+        modes @ rates @ np.linalg.inv(modes), np.ones((3, 1)), np.ones(3), np.ones((3, 1)), np.ones(3)
+    )
+    limited = limit_growth(system, 100)
+    found = np.linalg.eigvals(limited.a)
+    np.testing.assert_allclose(np.sort_complex(found), [-0.2, 0.02 - 0.5j, 0.02 + 0.5j], atol=1e-9)
+    assert all(map(np.array_equal, limited[1:], system[1:]))
+    assert limit_growth(system, 6) is system, "it grows by less than e**2 within 6 rows"
