@@ -74,14 +74,20 @@ class Race:
     """The attempts made on a record, from which candidates are derived.
 
     - `options`: the user's options. `effort`: how many candidates are tried.
-    - `tried`: the attempts; the first has the automatically chosen options.
+    - `made`: the attempts of the race; the first has the automatically chosen options. `openings`: those before it.
     - `horizon`: rows of the fitted windows of a chaotic record; None for others.
     """
 
     options: Options
     effort: Effort
-    tried: tuple[Judged, ...]
+    made: tuple[Judged, ...]
     horizon: int | None = None
+    openings: tuple[Judged, ...] = ()
+
+    @cached_property
+    def tried(self) -> tuple[Judged, ...]:
+        """All attempts, the one with the automatically chosen options first."""
+        return (self.made[0], *self.openings, *self.made[1:])
 
     @cached_property
     def best(self) -> Judged:
@@ -90,7 +96,7 @@ class Race:
     @property
     def first(self) -> Fit:
         """The fit with the automatically chosen options."""
-        return self.tried[0].fit
+        return self.made[0].fit
 
     @property
     def train(self) -> Dataset:
@@ -151,7 +157,7 @@ class Race:
     @property
     def may_hold_elsewhere(self) -> bool:
         """Whether another model may generalize better to other initial states, if a network fits few variables well."""
-        field, last = self.options.field, self.tried[-1].attempt.name
+        field, last = self.options.field, self.made[-1].attempt.name
         network = callable(field) and maker_class(field) is MLP and not reads_past(self.first)
         few = self.has_few_variables and has_enough_rows(self.train)
         return last in (FIRST_ATTEMPT, SPARSE_EQUATIONS) and network and few
@@ -198,20 +204,23 @@ def search_equations(race: Race) -> Options | None:
     options = race.options
     if not options.discover or not race.has_few_variables or not has_enough_rows(race.train):
         return None
-    if not race.is_chaotic and begins_with_equations(options, race.train):
+    if race.is_chaotic:
+        start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" else options.start
+        return replace(of_few_terms(options), start=start)
+    if begins_with_equations(options, race.train):
         return None
-    from_rows = options.start == "auto" and race.is_chaotic
-    start = functools.partial(Fitted, given=CHAOTIC_START) if from_rows else options.start
-    return replace(of_few_terms(options), start=start)
+    return with_fitted_start(of_few_terms(options), race.train, race.first.data.get("validation"))
 
 
 def begins_with_equations(options: Options, train: Dataset) -> bool:
     """Whether to try sparse equations before a network.
 
-    Requires a short record with all variables measured and no request other than a plain network.
+    Requires a short record with all variables measured and no request other than a plain network. It has few values, or
+    inputs: of these, linear systems are fitted first as well.
     """
     field = options.field
-    few = has_few_values(train) and len(train.states) + len(train.inputs) <= MOST_VARIABLES
+    short = has_few_values(train) or begins_with_linear_system(options, train)
+    few = short and len(train.states) + len(train.inputs) <= MOST_VARIABLES
     plain = callable(field) and maker_class(field) is MLP and is_plain(field) and options.discover
     measured = trait_of(options.observation, "is_direct", False) and options.hidden in ("auto", 0, ())
     if not (few and plain and measured and has_enough_rows(train)):
@@ -271,6 +280,13 @@ def of_few_terms(options: Options) -> Options:
     """Returns options for sparse equations, fitted to whole trajectories."""
     changed = replace(options, field=Sparse, optimizer=LevenbergMarquardt(), restarts=1)
     return replace(changed, training=Training(window=None))
+
+
+def with_fitted_start(options: Options, train: Dataset, validation: Dataset | None) -> Options:
+    """Fits the initial states of equations, since a first row is as noisy as any other."""
+    if options.start != "auto" or len(train.trajectories) > MAX_FITTED_STARTS:
+        return options
+    return replace(options, start=fitted_start(Facts.of(train, validation)))
 
 
 def put_beside_linear(race: Race) -> Options | None:
@@ -355,7 +371,7 @@ def hide_another_state(race: Race) -> Options | None:
 
 def fit_linear(race: Race) -> Options | None:
     """Tries a linear field, which is quick, if the first fit is not good."""
-    is_good = race.first.diagnose().kind in CONTENT and not race.tried[0].runs_away
+    is_good = race.first.diagnose().kind in CONTENT and not race.made[0].runs_away
     if not race.measures_all or is_good:
         return None
     start = choose_start(race.options, race.train) if has_few_values(race.train) else race.options.start

@@ -140,7 +140,12 @@ class Judged:
             return True
         if self.fit.options.training.window is not None:
             return self.error <= CLOSE_ENOUGH_IN_WINDOWS
-        return self.error <= max(CLOSE_ENOUGH, MUCH_MORE_THAN_NOISE * noise_share(train))
+        return self.error <= CLOSE_ENOUGH or self.is_near_noise
+
+    @property
+    def is_near_noise(self) -> bool:
+        """Whether the error is little more than the noise of the training data, as neighbouring rows show it."""
+        return self.error <= MUCH_MORE_THAN_NOISE * noise_share(self.fit.data["train"])
 
     @property
     def standing(self) -> int:
@@ -202,7 +207,7 @@ def find_least(rest: Sequence[Judged]) -> Judged:
         near = [judged for judged in rest if judged.error <= TIED_CONSTANTS * least]
         return near[index_of_first_tied([log(judged.attempt.train or 0.0) for judged in near], log(TIED_ERRORS))]
     equations = [judged for judged in rest if judged.attempt.has_equations and judged.is_acceptable]
-    near = [judged for judged in equations if judged.error < chance_factor(judged.fit) * least]
+    near = [judged for judged in equations if judged.error < chance_factor(judged) * least]
     if near or len(equations) == len(rest):
         return min(near or rest, key=lambda judged: (not judged.is_fitted_as_judged, judged.error))
     evidence = [judged.attempt.log_evidence for judged in rest]
@@ -227,10 +232,14 @@ def is_validated(fit: Fit) -> bool:
     return "validation" in fit.data
 
 
-def chance_factor(fit: Fit) -> float:
-    """Returns the factor by which errors can differ by chance, which is larger for few values."""
-    judged_on = fit.data.get("validation", fit.data["train"])
-    return max(TIED_EQUATIONS, 1 + (2 * int(judged_on.mask.sum())) ** -0.5)
+def chance_factor(judged: Judged) -> float:
+    """Returns the factor by which an error can exceed the least by chance, which is larger for few values.
+
+    It is a standard error, and two for equations that leave only noise: the least of several errors is a lucky one.
+    """
+    judged_on = judged.fit.data.get("validation", judged.fit.data["train"])
+    errors = 2 if judged.attempt.verdict == "noise-limited" else 1
+    return max(TIED_EQUATIONS, 1 + errors * (2 * int(judged_on.mask.sum())) ** -0.5)
 
 
 def has_same_equations(fits: Sequence[Fit]) -> bool:

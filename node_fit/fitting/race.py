@@ -53,8 +53,8 @@ def run_race(
     - `before`: attempts made before the first fit.
     """
     horizon = horizon_of(first)
-    earlier = before if horizon is None else judge_again(before, horizon)
-    race = Race(options, effort, (judge_attempt(FIRST_ATTEMPT, first, horizon), *earlier), horizon)
+    openings = tuple(before) if horizon is None else judge_again(before, horizon)
+    race = Race(options, effort, (judge_attempt(FIRST_ATTEMPT, first, horizon),), horizon, openings)
     if first.status in UNFINISHED:
         return end_early(race, first.status, first.reason)
     queue = list(candidates_of(race))
@@ -77,10 +77,11 @@ def run_race(
         if fit.status in UNFINISHED:
             return end_early(race, fit.status, fit.reason)
         judged = judge_attempt(candidate.name, thin_polynomial(fit, LEVEL), race.horizon, candidate.keys)
-        race = replace(race, tried=(*race.tried, judged))
+        race = replace(race, made=(*race.made, judged))
         if not race.is_chaotic and (horizon := horizon_seen_by(judged)) is not None:
             # A better model shows that the record is chaotic.
-            race = replace(race, tried=judge_again(race.tried, horizon), horizon=horizon)
+            made, openings = (judge_again(attempts, horizon) for attempts in (race.made, race.openings))
+            race = replace(race, made=made, openings=openings, horizon=horizon)
             queue = list(candidates_of(race))
     return result_of(race.best, race.tried)
 

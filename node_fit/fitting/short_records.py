@@ -16,8 +16,9 @@ from .candidates import (
     of_linear_system,
     of_small_network,
     responds_at_once,
+    with_fitted_start,
 )
-from .judge import UNFINISHED, Judged, judge_attempt
+from .judge import UNFINISHED, Judged, has_few_values, judge_attempt
 from .problem import NoEquations, build_problem
 from .resolve import reads_inputs
 from .train import train as solve
@@ -44,21 +45,22 @@ def fit_short_record(
     **Returns:** the judged fits, and whether the last is good enough; no fit for other records, or if none succeeds.
     """
     tried: list[Judged] = []
-    for opening in list_openings(options, train):
+    for opening in list_openings(options, train, validation):
         tried += try_opening(opening, train, validation, callback, tried[-1].fit.steps if tried else 0)
         if tried and (is_enough(tried[-1]) or tried[-1].fit.status in UNFINISHED):
             return tried, True
     return tried, False
 
 
-def list_openings(options: Options, train: Dataset) -> list[Opening]:
-    """Returns the fits to try before that of a network."""
-    openings: list[Opening] = []
-    if begins_with_equations(options, train):
-        openings.append(Opening(FEW_TERMS.name, FEW_TERMS.keys, of_few_terms(options)))
-    if begins_with_linear_system(options, train):
-        openings += open_driven_record(options, train)
-    return openings
+def list_openings(options: Options, train: Dataset, validation: Dataset | None = None) -> list[Opening]:
+    """Returns the fits to try before that of a network, those that take less time first."""
+    linear = open_driven_record(options, train) if begins_with_linear_system(options, train) else []
+    if not begins_with_equations(options, train):
+        return linear
+    if has_few_values(train):
+        return [Opening(FEW_TERMS.name, FEW_TERMS.keys, of_few_terms(options)), *linear]
+    found = with_fitted_start(of_few_terms(options), train, validation)
+    return [*linear, Opening(FEW_TERMS.name, FEW_TERMS.keys, found)]
 
 
 def open_driven_record(options: Options, train: Dataset) -> list[Opening]:
@@ -99,7 +101,13 @@ def try_opening(
 
 
 def is_enough(judged: Judged) -> bool:
-    """Whether another network would only follow the noise, which a good linear system leaves as well."""
+    """Whether another network would only follow the noise, which a good linear system leaves as well.
+
+    Good equations must leave little more than the noise.
+    """
+    if judged.is_unfit:
+        return False
     hides_or_reads = judged.is_linear_system or reads_inputs(judged.fit.options)
-    verdicts = ("noise-limited", "good") if hides_or_reads else ("noise-limited",)
-    return judged.attempt.verdict in verdicts and not judged.is_unfit
+    if judged.attempt.verdict == "good":
+        return hides_or_reads or (judged.attempt.has_equations and judged.is_near_noise)
+    return judged.attempt.verdict == "noise-limited"

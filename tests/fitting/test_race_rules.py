@@ -79,6 +79,37 @@ def test_a_network_that_fits_well_and_runs_away_gets_a_linear_path(monkeypatch):
     assert candidates.put_beside_linear(race_of(poor)) is None
 
 
+@pytest.mark.parametrize("opening", ["larger linear system", "network read with inputs", None])
+def test_equations_are_sought_beside_a_good_network_whatever_came_before(opening, monkeypatch):
+    """An opening such as a linear system is no attempt of the race."""
+    monkeypatch.setattr(candidates.Race, "has_few_variables", True)
+    monkeypatch.setattr(candidates, "has_enough_rows", lambda train: True)
+    monkeypatch.setattr(candidates, "reads_past", lambda fit: False)
+    first, options = judged(0.1, "good"), nf.Options(field=nf.MLP)
+    openings = () if opening is None else (judged(0.5, "poor", name=opening),)
+    race = candidates.Race(options, "normal", (first,), None, openings)
+    assert race.tried == (first, *openings) and race.may_hold_elsewhere
+    other = judged(0.2, "good", name="hidden state")
+    later = dataclasses.replace(race, made=(first, other))
+    assert later.tried == (first, *openings, other) and not later.may_hold_elsewhere
+
+
+def test_found_equations_fit_their_starts_as_well(monkeypatch):
+    """A first row is as noisy as any other; of chaos, and as the user says, starts are read otherwise."""
+    monkeypatch.setattr(candidates.Race, "has_few_variables", True)
+    monkeypatch.setattr(candidates, "has_enough_rows", lambda train: True)
+    monkeypatch.setattr(candidates, "begins_with_equations", lambda options, train: False)
+    monkeypatch.setattr(candidates.Facts, "of", lambda train, validation: Mock(restarted=validation is not None))
+    first = judged(0.1, "good")
+    first.fit.data["train"].trajectories = ("a",)
+    assert candidates.search_equations(race_of(first)).start is nf.Fitted
+    chaotic = candidates.search_equations(race_of(first, horizon=50)).start
+    assert chaotic.keywords == {"given": candidates.CHAOTIC_START}
+    assert candidates.search_equations(race_of(first, options=nf.Options(start=nf.First))).start is nf.First
+    first.fit.data["train"].trajectories = ("a",) * (candidates.MAX_FITTED_STARTS + 1)
+    assert candidates.search_equations(race_of(first)).start == "auto"
+
+
 def test_a_fit_is_better_by_two_per_cent():
     assert beats(judged(0.97), judged(1.0)) and not beats(judged(0.99), judged(1.0))
     assert beats(judged(0.97, "good"), judged(1.0, "good")) and not beats(judged(0.99, "good"), judged(1.0, "good"))
@@ -109,6 +140,10 @@ def test_equations_may_be_a_little_worse_but_only_if_they_leave_noise():
     assert beats(judged(1.03, "good", name="equations"), other)
     assert not beats(judged(1.03, "poor", name="equations"), other)
     assert not beats(judged(1.2, "good", name="equations"), other)
+    # Of 200 values, a standard error is 5 %; the least of several errors is a lucky one.
+    assert not beats(judged(1.09, "good", name="equations"), other)
+    assert beats(judged(1.09, "noise-limited", name="equations"), other)
+    assert not beats(judged(1.11, "noise-limited", name="equations"), other)
 
 
 def test_hidden_starts_that_fit_the_training_rows_better_are_kept(monkeypatch):

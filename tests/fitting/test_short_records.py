@@ -1,12 +1,14 @@
 """Short records: equations of few terms come first, and no network is fitted where they leave nothing but noise."""
 
+import dataclasses
 import functools
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import node_fit as nf
-from node_fit.fitting import race, short_records
+from node_fit.fitting import judge, problem, race, short_records
 from node_fit.fitting.candidates import (
     MOST_WHOLE_ROWS,
     begins_with_equations,
@@ -16,6 +18,7 @@ from node_fit.fitting.candidates import (
 from node_fit.fitting.problem import NoEquations, build_problem
 from node_fit.fitting.resolve import CHUNK
 from node_fit.model.observation import NetworkReadout
+from node_fit.sysid.initialize import LARGEST_GROWTH, path
 
 
 def decay(rows=40, states=1, noise=0.02, inputs=0, **more):
@@ -83,7 +86,8 @@ def test_no_network_is_fitted_where_equations_leave_nothing_but_noise(caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize("found", [True, False])
 def test_a_network_follows_where_equations_are_not_enough_and_none_are_searched_again(monkeypatch, caplog, found):
-    """A record without noise, of which equations are good; and one in which none are found."""
+    """Equations that are good, but leave more than noise; and a record in which none are found."""
+    monkeypatch.setattr(judge, "noise_share", lambda train: 0.0)
     searches = []
     build = short_records.build_problem
 
@@ -125,6 +129,8 @@ def test_a_fit_of_equations_that_fails_leaves_the_network(monkeypatch, caplog):
 
 @pytest.mark.slow
 def test_a_network_that_is_interrupted_after_equations_leaves_these_and_says_so(monkeypatch):
+    monkeypatch.setattr(judge, "noise_share", lambda train: 0.0)
+
     class Stop(nf.Callback):
         def on_attempt(self, name, why):
             self.stops = True
@@ -168,6 +174,51 @@ def test_a_linear_system_comes_before_a_network_in_short_driven_records(rows, op
     assert not begins_with_linear_system(nf.Options(**options), decay(rows))
 
 
+def fed(rows=150, noise=0.01):
+    """A prey that is fed at rates which are held for ten rows, and its predator."""
+    draw = np.random.default_rng(5)
+    us, state, ys = np.repeat(draw.choice([0.5, 1.0, 2.0], rows // 10), 10), np.array([1.0, 1.0]), np.zeros((rows, 2))
+    for row in range(rows):
+        ys[row] = state
+        for _ in range(40):
+            meets = 0.4 * state[0] * state[1]
+            state = state + 0.01 * np.array([us[row] - 0.3 * state[0] - meets, meets - 0.4 * state[1]])
+    noisy = ys + noise * ys.std(axis=0) * draw.standard_normal(ys.shape)
+    return nf.Dataset.from_arrays(0.4 * np.arange(rows), noisy[None], us[None, :, None])
+
+
+def test_equations_of_few_values_come_before_linear_systems_and_of_more_after_them():
+    linear = [*short_records.LINEAR_SYSTEMS.values()]
+    for rows, names in ((80, ["equations", *linear]), (150, [*linear, "equations"]), (200, [])):
+        openings = short_records.list_openings(nf.Options(), fed(rows))
+        assert [opening.name for opening in openings] == names, rows
+    assert short_records.list_openings(nf.Options(), fed())[-1].options.start.keywords == {"given": None}
+    assert len(short_records.list_openings(nf.Options(discover=False), fed())) == 2
+
+
+@pytest.mark.slow
+def test_no_network_is_fitted_to_a_driven_record_of_which_equations_leave_but_noise():
+    told = Told()
+    fit = nf.fit(fed(), callbacks=[told], progress=False)
+    assert "MLP" not in told.calls and fit.attempts[-1].name == "equations" and fit.attempts[-1].kept
+    assert {round(abs(value), 1) for value in fit.constants.values()} <= {0.3, 0.4, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "error", "enough"),
+    [("noise-limited", 0.5, True), ("good", 0.012, True), ("good", 0.014, False), ("close", 0.001, False)],
+)
+def test_good_equations_are_enough_if_they_leave_little_more_than_noise(verdict, error, enough, monkeypatch):
+    monkeypatch.setattr(judge, "noise_share", lambda train: 0.01)
+    fit = Mock(data={"train": fed()}, options=nf.Options(field=nf.Sparse, hidden=0))
+    fit.model.typical.hidden = ()
+    judged = judge.Judged(fit, judge.Attempt("equations", verdict, 0.01, error, None, None, 0.0), error)
+    assert short_records.is_enough(judged) is enough
+    assert not short_records.is_enough(dataclasses.replace(judged, runs_away=True))
+    network = dataclasses.replace(judged, attempt=dataclasses.replace(judged.attempt, name="as chosen"))
+    assert short_records.is_enough(network) is (verdict == "noise-limited")
+
+
 @pytest.mark.parametrize("rows", [195, 1000, 2005])
 def test_a_longer_record_begins_with_a_linear_system_if_it_responds_at_once(rows):
     direct, plain = lagging(rows, direct=0.5)[0], lagging(rows)[0]
@@ -181,9 +232,22 @@ def test_a_linear_system_begins_as_a_linear_model_of_the_record(rows, direct):
     """A network of the same form begins at zero."""
     data, exact = lagging(rows, direct=direct)
     options = nf.Options(observation=nf.DirectReadout if direct else nf.MeasuredStates)
-    problem = build_problem(of_linear_system(options, data, 1), data, None)
-    off = problem.model.predict(data)[0, :, 0] - exact
+    begun = build_problem(of_linear_system(options, data, 1), data, None)
+    off = begun.model.predict(data)[0, :, 0] - exact
     assert np.sqrt(np.mean(off[10:] ** 2)) < 0.1 * exact.std()
+
+
+@pytest.mark.slow
+def test_a_linear_system_begins_stable_where_the_linear_model_runs_away(monkeypatch):
+    """A linear model that fits windows of a record can grow over the whole; steps from there take seconds."""
+    data = fed()
+    options = of_linear_system(nf.Options(), data, 1)
+    linear = build_problem(options, data, None).linear
+    grows = dataclasses.replace(linear, system=linear.system._replace(a=0.1 * np.eye(3)))
+    model, _ = problem.first_model(problem.resolve(options, problem.Facts.of(data)).options, data, grows)
+    weight = np.asarray(path(model).layer.weight)[:, :3]
+    step = data.median_step / float(model.scaler.time_scale)
+    np.testing.assert_allclose(weight * step, LARGEST_GROWTH / 150 * np.eye(3), rtol=1e-5)
 
 
 @pytest.mark.slow
