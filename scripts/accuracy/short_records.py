@@ -27,6 +27,10 @@ def whole(x, u):
     return x
 
 
+def root(x):
+    return max(x, 0.0) ** 0.5
+
+
 def kind(rates, start, step, rows, count, noise, measure=first, draw=nothing):
     return Kind(rates, measure, draw, start, step, rows, count, noise)
 
@@ -87,6 +91,32 @@ KINDS |= {
     "valve that saturates": kind(
         lambda x, u, t: (np.tanh(2 * x[1]) - 0.5 * x[0], u[0] - 0.6 * x[1]),
         *(at(0, 0), 0.4, 130, 1, 0.02, first, switched(-1, 1, 6)),
+    ),
+}
+# Records of 200 values or more whose states are all measured, and whose inputs are held.
+KINDS |= {
+    "dilution of a reactor": kind(
+        lambda x, u, t: (u[0] * (1 - x[0]) - 0.8 * x[0] ** 2, 0.8 * x[0] ** 2 - u[0] * x[1]),
+        *(at(1, 0), 0.5, 180, 1, 0.02, whole, switched(0.1, 0.8, 11)),
+    ),
+    "pest that is sprayed": kind(
+        lambda x, u, t: (
+            0.6 * x[0] * (1 - x[0] / 10) - 0.25 * x[0] * x[1] / (1 + 0.1 * x[0]),
+            0.1 * x[0] * x[1] - (0.5 + u[0]) * x[1],
+        ),
+        *(at(4, 2), 0.35, 180, 1, 0.02, whole, switched(0, 0.3, 12)),
+    ),
+    "gene that is induced": kind(
+        lambda x, u, t: (u[0] / (1 + x[1] ** 2) - 0.3 * x[0], 0.5 * x[0] - 0.2 * x[1]),
+        *(at(1, 1), 0.7, 180, 1, 0.02, whole, switched(0.2, 2, 12)),
+    ),
+    "prey that is fed": kind(
+        lambda x, u, t: (0.3 * u[0] - 0.2 * x[0] - 0.1 * x[0] * x[1], 0.1 * x[0] * x[1] - 0.15 * x[1]),
+        *(at(1, 1), 1.0, 180, 1, 0.02, whole, switched(0.5, 2, 12)),
+    ),
+    "tanks with valves": kind(
+        lambda x, u, t: (0.3 * u[0] - 0.4 * root(x[0]), 0.4 * root(x[0]) - 0.3 * root(x[1])),
+        *(at(1, 1), 0.6, 180, 1, 0.01, whole, switched(0.2, 2, 12)),
     ),
 }
 # Records whose channel responds to its input at once.
