@@ -131,6 +131,7 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
         ("Replicate_1,Replicate_2", [], ["data.states=[value]", "data.series=[Replicate_1,Replicate_2]"]),
         ("mouse 1,mouse 2,mouse 3,T", [], ["data.states=[value]", 'data.series=["mouse 1","mouse 2","mouse 3"]']),
         ("rep1,run1", [], ["data.states=[rep1,run1]"]),
+        ("probe1,probe2", [], ["data.states=[probe1,probe2]"]),
         ("sample1,x", [], ["data.states=[sample1,x]"]),
         ("rep1,rep2", ["data.states=[rep1,rep2]"], []),
     ],

@@ -60,10 +60,10 @@ LEAST_STAY, PASSES_OVER, FEWEST_LEAPS = 3, 0.2, 2
 LEAST_ROWS_OF_A_RECORD = 3
 # Name of a well of a plate with 6 to 384 wells, and the fewest wells, in two rows of the plate, that are recognised.
 WELL_NAME, FEWEST_WELLS = re.compile(r"([A-P])(0?[1-9]|1[0-9]|2[0-4])"), 6
-# Names, with a number behind them, of columns that each repeat an experiment.
+# Names, with a number behind them, of columns that each repeat an experiment. A probe may be a sensor beside others.
 REPEAT_NAME = re.compile(r"(.*?)[\s_.-]*(\d+)(?:[\s_]*[\[(].*)?")
 REPEATED_THINGS = {"rep", "repeat", "replicate", "run", "trial", "experiment", "versuch", "wiederholung", "sample"} | {
-    "probe", "subject", "patient", "animal", "mouse", "rat", "plant", "well", "culture", "colony", "flask", "specimen"
+    "subject", "patient", "animal", "mouse", "rat", "plant", "well", "culture", "colony", "flask", "specimen"
 }  # fmt: skip
 # Two columns are identical if one leaves less than this fraction of the other.
 TINY_SHARE = 1e-12
