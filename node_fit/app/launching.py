@@ -352,7 +352,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     if columns.others:
         others = list_names(columns.others, FEW_COLUMNS)
         clauses.append(f"{others} left out: inputs, covariates or events, if they matter")
-    hints = describe_likely_inputs(reasons, names)
+    hints = describe_likely_inputs(reasons, columns.inputs, names)
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
 
 
@@ -573,10 +573,10 @@ def find_inputs_among_states(path: Path, columns: Columns, given: Mapping[str, s
         return {}
 
 
-def describe_likely_inputs(reasons: Mapping[str, str], names: Sequence[str]) -> str:
-    """Returns a hint about columns that look like inputs; empty without any."""
+def describe_likely_inputs(reasons: Mapping[str, str], known: Sequence[str], names: Sequence[str]) -> str:
+    """Returns a hint about columns that look like inputs beside known ones; empty without any."""
     clauses, plain = [f"{name!r} {why}" for name, why in reasons.items()], plain_names(names)
-    inputs = as_value([plain.get(name, name) for name in reasons])
+    inputs = as_value([plain.get(name, name) for name in (*known, *reasons)])
     return f"; {' and '.join(clauses)}, as an input does: data.inputs={inputs}" if clauses else ""
 
 

@@ -275,6 +275,10 @@ def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
     (folder / "set.csv").write_text("\n".join(lines))
     complete(["set.csv", "data.inputs=[heater]"], "node_fit")
     assert "as an input does" not in capsys.readouterr().out
+    lines = [f"{line},{'fan' if row == 0 else row // 9 % 2}" for row, line in enumerate(lines)]
+    (folder / "set.csv").write_text("\n".join(lines))
+    complete(["set.csv"], "node_fit")  # With the hint's key, the fan would be a state if it did not name it, too.
+    assert "as an input does: data.inputs=[fan,heater]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
