@@ -262,7 +262,7 @@ def check_starts(model: NeuralODE, data: Dataset) -> None:
         if rows > 1 and measured < LEAST_READ * rows:
             raise ValueError(
                 f"trajectory {name!r} has {measured} of the {rows} first rows measured, from which the start of this "
-                f"model is read; measure them, or put {rows} rows at rest before what is to be predicted."
+                f"model is read; measure them, or put {rows} rows at rest before the first predicted row."
             )
         for column, state in enumerate(data.states):
             if isinstance(model.observation, FormulaReadout) and state not in model.latent:

@@ -264,17 +264,17 @@ def describe_effects(fit: PopulationFit) -> list[str]:
     for name in fit.unidentified_effects:
         test = fit.compare_without(name)
         sentences.append(
-            f"the data tell little of how {name} differs between subjects (variance {fit.variances[name].value:.2g}, "
+            f"the data hardly determine how {name} differs between subjects (variance {fit.variances[name].value:.2g}, "
             f"shrinkage {100 * fit.shrinkage[name]:.0f}%): {test}; leave it out of random if it is not needed"
         )
     sentences += [
-        f"the data do not tell that {name} differs between occasions (variance "
+        f"the data do not determine whether {name} differs between occasions (variance "
         f"{fit.occasion_variances[name].value:.2g}); leave it out of population.occasions"
         for name in fit.unidentified_occasions
     ]
     sentences += [
-        f"{name} lies at the end of its bounds, {end:g}: the data would have it beyond, or tell nothing of it; change "
-        "the bounds, or hold it there with three equal numbers"
+        f"{name} lies at the end of its bounds, {end:g}: the data favour a value beyond it, or do not determine it; "
+        "change the bounds, or hold it there with three equal numbers"
         for name, end in fit.at_ends.items()
     ]
     if not np.isfinite(fit.condition_number):
@@ -284,7 +284,8 @@ def describe_effects(fit: PopulationFit) -> list[str]:
         )
     elif fit.condition_number > 1000:
         sentences.append(
-            f"the condition number is {fit.condition_number:.3g}: the data hardly tell some parameters apart; use fewer"
+            f"the condition number is {fit.condition_number:.3g}: the data hardly distinguish some parameters; "
+            "use fewer"
         )
     return sentences
 

@@ -169,8 +169,8 @@ def find_oddities(
     longest = int(data.lengths.max())
     if longest < FEWEST_SMOOTHED:
         oddities.append(
-            f"the longest training trajectory has {longest} rows, and fewer than {FEWEST_SMOOTHED} hardly show "
-            "how states move"
+            f"the longest training trajectory has {longest} rows, and fewer than {FEWEST_SMOOTHED} are too "
+            "few to show how states move"
         )
     if isinstance(window, int) and window > longest:
         oddities.append(
@@ -228,8 +228,8 @@ def describe_never_measured(data: Dataset, index: int, name: str) -> list[str]:
     first = data.trajectories[int(lacking[0])]
     others = f" and {lacking.size - 1} more" if lacking.size > 1 else ""
     return [
-        f"state {name!r} has no value in trajectory {first!r}{others}, so that only other states tell where it starts "
-        f"there; +start.absent.{name}=... gives its start, if you know it"
+        f"state {name!r} has no value in trajectory {first!r}{others}, so that only other states determine its "
+        f"start there; +start.absent.{name}=... gives its start, if you know it"
     ]
 
 
@@ -246,8 +246,8 @@ def describe_set_levels(data: Dataset, index: int, name: str) -> list[str]:
     if np.mean(jumps > 0) >= RARELY or (len(levels) > 2 and jumps.max() < 2):
         return []
     return [
-        f"state {name!r} jumps between {len(levels)} levels, as what is set from outside does; if it is an input, name "
-        f"it as one (data.inputs=[{name}])"
+        f"state {name!r} jumps between {len(levels)} levels, as an input does; if it is one, name it "
+        f"(data.inputs=[{name}])"
     ]
 
 
@@ -261,7 +261,7 @@ def odd_state(data: Dataset, index: int, name: str, *, logarithmic: bool) -> lis
         return [f"state {name!r} is {values[0] + 0.0:g} in {rows}, so its motion can't be learnt; leave it out"]
     largest = float(np.abs(values).max())
     if name not in data.angles and not 1 / HUGE < largest < HUGE:
-        return [f"state {name!r} has magnitudes of {largest:.2g}; use another unit if that is what it is"]
+        return [f"state {name!r} has magnitudes of {largest:.2g}; use another unit if it is"]
     far = find_outliers(np.log(values) if logarithmic and values.min() > 0 else values)
     if not far:
         return []

@@ -224,7 +224,7 @@ class Scaler(eqx.Module):
             return {**cast(Mapping[str, ArrayLike], u), BY_TRAJECTORY: 1.0 + self.trajectories.index(cast(str, named))}
         if u is None or isinstance(named, str):
             raise ValueError(
-                f"each trajectory has constants of its own; say of which one, such as u={{{BY_TRAJECTORY!r}: "
+                f"each trajectory has constants of its own; choose one, such as u={{{BY_TRAJECTORY!r}: "
                 f"{self.trajectories[0]!r}}}. The trajectories are {list_names(self.trajectories)}."
             )
         return u

@@ -181,7 +181,7 @@ class Vocabulary:
 
     def __post_init__(self):
         if self.mass_action and (self.libraries is not None or self.terms):
-            raise ValueError("mass_action says which terms there are; leave libraries and terms out.")
+            raise ValueError("mass_action chooses the terms; leave libraries and terms out.")
         for name in ("terms", "required", "forbidden"):
             texts = tuple(text.replace("^", "**") for text in getattr(self, name))
             for text in texts:

@@ -439,7 +439,7 @@ def diagnose_at_end(case: Case) -> Diagnosis | None:
     """Diagnoses equations that fit their data with constants at the ends of their ranges."""
     if not case.ends:
         return None
-    sentence = f"{'; '.join(case.ends)}: the data do not tell, or the equations do without"
+    sentence = f"{'; '.join(case.ends)}: the data do not determine them, or the equations do not need them"
     helps = "hold such a constant at a known value, give it bounds, or leave its term out"
     return Diagnosis("undetermined", f"undetermined: NRMSE {describe_lead(case)}, but {sentence}; {helps}.")
 

@@ -117,4 +117,4 @@ def describe_outliers(data: Dataset, outliers: list[Outlier]) -> str | None:
     ]
     more = f", and {len(outliers) - MOST_OUTLIERS} more" if len(outliers) > MOST_OUTLIERS else ""
     verb = "lies" if len(outliers) == 1 else "lie"
-    return f"Far from what all others say {verb} {', '.join(named)}{more}; correct what is wrong, or leave it empty."
+    return f"Far from all other values {verb} {', '.join(named)}{more}; correct the value, or leave it empty."

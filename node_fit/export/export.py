@@ -133,7 +133,7 @@ HOW_FORMULAS = """\
 to `\\input` (package amsmath): the equations with symbols and with numbers, units, and constants with intervals."""
 
 HOW_SBML = """\
-    import roadrunner  # or COPASI, Tellurium, AMICI, and what else reads SBML
+    import roadrunner  # or COPASI, Tellurium, AMICI, or another reader of SBML
     roadrunner.RoadRunner("model.xml").simulate(0, 10)
 
 `model.xml` is SBML of Level 3 Version 2: states are parameters with rate rules, at first those of the first record, and
@@ -227,7 +227,7 @@ def choose_trajectory(
         model, data = of_trajectory(model, trajectory), None if data is None else records_of(data, trajectory)
     elif names := model.typical.scaler.trajectories:
         raise CannotExport(
-            f"each trajectory has constants of its own; say whose model to write, such as trajectory={names[0]!r} "
+            f"each trajectory has constants of its own; choose one to write, such as trajectory={names[0]!r} "
             f"(--trajectory {names[0]})."
         )
     elif data is None and model.typical.local:

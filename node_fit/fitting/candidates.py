@@ -365,7 +365,7 @@ def hide_another_state(race: Race) -> Options | None:
     name = best.attempt.name
     if HIDDEN_STATE not in name or name.endswith(FITTED) or not race.may_hide_states:
         return None
-    start = best.fit.options.start if TOLD_BY_ROWS in name else "auto"
+    start = best.fit.options.start if READ_FROM_ROWS in name else "auto"
     return replace(race.options, hidden=count_hidden(best.fit) + 1, start=start)
 
 
@@ -457,7 +457,7 @@ def set_ridge(options: Options, weight: float) -> Penalty:
 
 GROWING, PAST_ROWS, MORE_STATES = "growing windows", "windows after past rows", "more hidden states"
 NETWORK_READOUT, HIDDEN_STATE = "readout by a network", "hidden state"
-TOLD_BY_ROWS, FITTED = "told by first rows", "fitted starts"
+READ_FROM_ROWS, FITTED = "read from first rows", "fitted starts"
 SPARSE_IN_WINDOWS, BESIDE_LINEAR = f"{SPARSE_EQUATIONS} in windows", "small network beside a linear path"
 
 NOT_GOOD = "the best fit is not good"
@@ -498,7 +498,7 @@ MORE_HIDDEN_STATES, YET_MORE_STATES = (
         f"{often}{MORE_STATES}",
         ("hidden",),
         add_hidden_states,
-        "the best model with two more hidden states, of which a linear model may not tell",
+        "the best model with two more hidden states, which a linear model may not reveal",
         f"starts are read from past rows, the best fit leaves more than noise and is not overfitted{last}",
     )
     for often, last in (("", ""), ("yet ", "; the first two have helped"))
@@ -542,7 +542,7 @@ UNSEEN = (
         f"{NOT_GOOD}, and {OPEN}",
     ),
     Candidate(
-        f"{HIDDEN_STATE} {TOLD_BY_ROWS}",
+        f"{HIDDEN_STATE} {READ_FROM_ROWS}",
         ("hidden", "start"),
         read_first_rows,
         "a hidden state whose start is read from the first four rows, as a speed",

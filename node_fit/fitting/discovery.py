@@ -48,8 +48,8 @@ class Experiment(NamedTuple):
         start = ", ".join(f"{name} = {value:.3g}" for name, value in self.start.items())
         far = f"they differ by {self.difference:.2g} standard deviations"
         if self.difference < LEAST_DIFFERENCE:
-            return f"no start within the data's range tells the first two apart: from {start}, {far}."
-        return f"a record from {start} would tell the first two apart: {far}."
+            return f"no start within the data's range distinguishes the first two: from {start}, {far}."
+        return f"a record from {start} would distinguish the first two: {far}."
 
 
 @dataclass

@@ -173,7 +173,7 @@ def with_precision(options: Options, field: object, train: Dataset) -> Options:
         return options
     largest = float(np.abs(train.ts).max())
     FIT_LOG.warning(
-        "precision=x64: the equations read the time %s, of which x32 tells only multiples of %.2g at %.3g",
+        "precision=x64: the equations read the time %s, of which x32 resolves only multiples of %.2g at %.3g",
         *(train.time, np.spacing(np.float32(min(largest, LARGEST_SINGLE))), largest),
     )
     return replace(options, precision="x64")

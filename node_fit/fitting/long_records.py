@@ -257,7 +257,7 @@ def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
     return [
         Choice("hidden", options.hidden, f"{system.states} states, {why}"),
         Choice("observation", "direct" if system.has_direct else "linear", f"outputs have {direct}"),
-        Choice("solver.inputs", system.kind, f"inputs are {kinds[system.kind]}, as rows held out say"),
+        Choice("solver.inputs", system.kind, f"inputs are {kinds[system.kind]}, judged by rows held out"),
         Choice("solver.method", EXPONENTIAL, "rows are even, and these steps are exact for a linear system"),
         Choice("start", "encoder", f"a start is read from the {rows} rows up to it"),
     ]

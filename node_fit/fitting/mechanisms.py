@@ -23,7 +23,7 @@ from .train import train as solve
 MECHANISM_LOG = logging.getLogger(__name__)
 MECHANISM = "equations of motion"
 # Encoder data determine an oscillating mechanism's constants to more digits than single precision has.
-DOUBLE = Choice("precision", "x64", "the constants of what swings have more digits than single precision")
+DOUBLE = Choice("precision", "x64", "the constants of an oscillation need more digits than single precision has")
 
 
 def may_be_mechanism(options: Options, train: Dataset) -> bool:

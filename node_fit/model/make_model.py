@@ -268,7 +268,7 @@ def check_counts(model: NeuralODE) -> None:
     """Raises an error if counts between rows are combined with an encoder, whose initial state is after these rows."""
     if model.counts and isinstance(model.start, Encoder):
         raise ValueError(
-            "increase(...) counts from a trajectory's first row on, of which start=encoder has no simulation; use "
+            "increase(...) counts from a trajectory's first row on, which start=encoder does not simulate; use "
             "start=first, fitted, stated or steady."
         )
 

@@ -354,7 +354,7 @@ class NeuralODE(eqx.Module):
         if (rows := self.start.read_rows) > 1:
             raise ValueError(
                 f"the start of this model is read from {rows} measured rows, and y0 is one; pass data that begin with "
-                f"{rows} rows, such as {rows} rows at rest before what is to be predicted."
+                f"{rows} rows, such as {rows} rows at rest before the first predicted row."
             )
         if y0 is None and self.start.given_rows == 0:
             y0 = np.full(len(self.states), np.nan)  # The initial state does not depend on measurements.

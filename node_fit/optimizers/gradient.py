@@ -471,7 +471,7 @@ class Optax(AbstractGradientOptimizer):
         if any(map(has_memory, links[1:])) and not has_memory(links[0]):
             raise ValueError(
                 "L-BFGS must be the first transformation of an Optax chain, since it needs the unmodified gradient; "
-                "remove what comes before it, such as gradient clipping."
+                "remove the transformations before it, such as gradient clipping."
             )
         return state
 

@@ -38,7 +38,7 @@ def refuse_large(size: ExpressionSize, place: str) -> None:
     """Refuses a formula that takes too long to trace, or too many nested calls of `evaluate`."""
     if size.depth > MAX_DEPTH_WRITTEN_OUT or size.nodes > MAX_NODES_OF_TEXT:
         raise FormulaError(
-            f"{place}: with what it names written out, the formula is nested over {MAX_DEPTH_WRITTEN_OUT} deep or has "
+            f"{place}: with its names written out, the formula is nested over {MAX_DEPTH_WRITTEN_OUT} deep or has "
             f"over {MAX_NODES_OF_TEXT:,} parts; write it shorter."
         )
 

@@ -138,7 +138,7 @@ class Comparison(NamedTuple):
     p: float
 
     def __str__(self) -> str:
-        word = "the data tell of it" if self.p < 0.05 else "the data do not tell of it"
+        word = "the data show it" if self.p < 0.05 else "the data do not show it"
         return (
             f"without the effect of {self.name}, the objective is {self.change:.3f} higher (p = {self.p:.2g}): {word}"
         )

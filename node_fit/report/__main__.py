@@ -31,7 +31,8 @@ def main(arguments: list[str] | None = None, command: str = "python -m node_fit.
     - `show`: whether to open the page in a browser by default.
     """
     parser = argparse.ArgumentParser(
-        prog=command, description="Make the page of a run, a multirun or a search again, from what its directory holds."
+        prog=command,
+        description="Make the page of a run, a multirun or a search again, from its files.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("run", type=Path, help="a directory, such as outputs/DATE/TIME or multirun/DATE/TIME")
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None, command: str = "python -m node_fit.
         sys.exit(1)
     except DAMAGE as error:
         shown = textwrap.shorten(repr(error), 200)
-        print(f"error: a file in {options.run} holds what node_fit does not write ({shown}).", file=sys.stderr)
+        print(f"error: a file in {options.run} is none that node_fit writes ({shown}).", file=sys.stderr)
         sys.exit(1)
     print(f"report: {path}")
     if options.show and not webbrowser.open(path.as_uri()):

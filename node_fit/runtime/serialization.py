@@ -49,7 +49,7 @@ def check_yaml(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=FAST_LOADER):
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"line {event.start_mark.line + 1} has an alias; write out what it stands for")
+            raise ValueError(f"line {event.start_mark.line + 1} has an alias; write its value out")
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_YAML_VALUE:
             raise ValueError(f"line {event.start_mark.line + 1} has a value of over {MAX_YAML_VALUE:,} characters")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

@@ -76,7 +76,7 @@ def find_undetermined(information: Information) -> list[str]:
         sizes = information.columns[[place.index for place in information.places]] * information.sizes
         unit = direction / np.linalg.norm(direction)
         if np.linalg.norm(alone @ (sizes * unit)) > np.sqrt(information.variance) / VAGUE:
-            sentence += ", since what is fitted beside the constants can make up for a change"
+            sentence += ", since other fitted quantities can compensate for a change"
         sentences.append(sentence + ".")
     return sentences
 
@@ -87,8 +87,8 @@ def by_penalties(names: Sequence[str]) -> list[str]:
         return []
     one = len(names) == 1
     return [
-        f"{join_names(names)} {'is' if one else 'are'} not determined by these data: what is fitted beside "
-        f"{'it' if one else 'them'} can make up for a change, and only the penalties (penalty.ridge) decide."
+        f"{join_names(names)} {'is' if one else 'are'} not determined by these data: other fitted quantities can "
+        "compensate for a change, and only the penalties (penalty.ridge) decide."
     ]
 
 

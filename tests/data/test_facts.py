@@ -42,7 +42,7 @@ ODD = {
     outlier: "state 'x' has a value far from all others (500 at t = 0.538462 of trajectory '1', the others lie from -",
     nothing: "state 'x' has no measured value in the training data; leave it out, or make it a hidden state",
     constant: "state 'x' is 3 in all 80 training values, so its motion can't be learnt; leave it out",
-    enormous: "state 'x' has magnitudes of 1e+25; use another unit if that is what it is",
+    enormous: "state 'x' has magnitudes of 1e+25; use another unit if it is",
 }
 
 
@@ -88,9 +88,7 @@ def rounded(ys):
 def test_an_input_among_the_states_is_told(change, levels):
     """Values that a sensor rounds pass through each level; those that are set jump over some."""
     told = find_oddities(with_values(change), nf.Scaling())
-    asked = [
-        f"state 'y' jumps between {levels} levels, as what is set from outside does; if it is an input, name it as one"
-    ]
+    asked = [f"state 'y' jumps between {levels} levels, as an input does; if it is one, name it"]
     assert [each.split(" (")[0] for each in told] == (asked if levels else [])
 
 

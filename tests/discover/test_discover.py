@@ -138,7 +138,7 @@ def test_an_experiment_is_where_rivals_differ():
     found = nf.Discovery(data, [system, cubic], {}, True, "found an equation.")
     experiment = found.experiment()
     assert experiment.difference > 0.1 and np.hypot(*experiment.start.values()) > 1
-    assert "would tell the first two apart" in str(found) and found.weights[0] == pytest.approx(1 / (1 + np.exp(-1)))
+    assert "would distinguish the first two" in str(found) and found.weights[0] == pytest.approx(1 / (1 + np.exp(-1)))
 
 
 def test_a_simulation_that_runs_away_is_none_and_is_no_prediction():

@@ -734,7 +734,7 @@ def test_a_robust_loss_has_robust_scores_and_names_what_lies_apart():
     found = of_law(data, exact, options=nf.Options(field=known(), loss="student"))
     assert found.kind in ("good", "noise-limited")
     named = f"x = {data.ys[0, 20, 0]:.3g} at t = {data.ts[0, 20]:g} (row 21 of trajectory '0'"
-    assert "Far from what all others say lies " + named in found.sentence
+    assert "Far from all other values lies " + named in found.sentence
     squares = of_law(data, exact)
     assert squares.kind in ("misfit", "poor") and named in squares.sentence and "loss=student" in squares.sentence
 

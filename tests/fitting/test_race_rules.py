@@ -305,7 +305,7 @@ def test_hidden_states_of_short_trajectories_are_fitted_while_they_help():
 def test_another_hidden_state_is_added_only_where_one_has_helped():
     plain = with_hidden(judged(0.6), 0)
     assert candidates.hide_another_state(race_of(plain)) is None
-    for name, start in ((candidates.HIDDEN_STATE, "auto"), (f"hidden state {candidates.TOLD_BY_ROWS}", nf.Encoder)):
+    for name, start in ((candidates.HIDDEN_STATE, "auto"), (f"hidden state {candidates.READ_FROM_ROWS}", nf.Encoder)):
         added = with_hidden(judged(0.3, name=name), 1, start=nf.Encoder)
         changed = candidates.hide_another_state(race_of(plain, added))
         assert changed.hidden == 2 and changed.start == start

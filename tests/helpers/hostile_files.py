@@ -165,7 +165,7 @@ HOSTILE_FILES = {
     "observables that double": HostileFile(
         problem(observables_tsv=observables("x", *(f"o{at} + o{at}" for at in range(40)))),
         PETAB,
-        "the observable 'o13': with what it names written out, the formula is nested over 250 deep or has over 10,000",
+        "the observable 'o13': with its names written out, the formula is nested over 250 deep or has over 10,000",
     ),
     "observables that are squared": HostileFile(
         problem(observables_tsv=observables("x", *(f"o{at} * o{at} * o{at}" for at in range(60)))),

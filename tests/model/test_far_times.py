@@ -60,5 +60,6 @@ def test_a_fit_says_that_it_is_in_double_precision(caplog):
         assert not caplog.text
         assert with_precision(options, options.field, record(1e9)).precision == "x64"
     assert (
-        "precision=x64: the equations read the time t, of which x32 tells only multiples of 64 at 1e+09" in caplog.text
+        "precision=x64: the equations read the time t, of which x32 resolves only multiples of 64 at 1e+09"
+        in caplog.text
     )

@@ -76,7 +76,7 @@ def test_a_trajectory_that_was_not_fitted_is_refused_by_its_name():
         ValueError, match=r"trajectory 'D' was not fitted, .*fit it, too, or predict one of 'A', 'well 2'"
     ):
         model.predict(decays({"D": 0.5}))
-    with pytest.raises(ValueError, match=r"each trajectory has constants of its own; say of which one, such as u="):
+    with pytest.raises(ValueError, match=r"each trajectory has constants of its own; choose one, such as u="):
         model.predict(y0={"x": 2.0}, ts=TS)
     with pytest.raises(ValueError, match="trajectory 'C' was not fitted"):
         build_problem(nf.Options(field=functools.partial(DECAY, local={"k": "trajectory"})), decays().select([0, 1]),
@@ -123,7 +123,7 @@ def test_a_model_file_and_one_trajectory_of_it(tmp_path):
     one = of_trajectory(again, "well 2")
     assert one.constants() == pytest.approx({"k": 0.9, "d": 0.1}) and one.inputs == () and not one.local
     np.testing.assert_allclose(one.predict(y0={"x": 2.0}, ts=TS)[:, 0], data.ys[1, :, 0], rtol=1e-6)
-    with pytest.raises(CannotExport, match=r"say whose model to write, such as trajectory='A' \(--trajectory A\)"):
+    with pytest.raises(CannotExport, match=r"choose one to write, such as trajectory='A' \(--trajectory A\)"):
         nf.export(again, "numpy", tmp_path / "out", data=data)
     with pytest.raises(ValueError, match="trajectory 'D' was not fitted; choose from"):
         nf.export(again, "numpy", tmp_path / "out", data=data, trajectory="D")

@@ -111,7 +111,7 @@ def test_a_constant_that_hardly_acts_is_named_alone():
     assert found.undetermined == ("c is not determined by these data.",)
 
 
-@pytest.mark.parametrize(("ridge", "why"), [(0.0, ", since what is"), (1e-6, ": what is fitted beside it")])
+@pytest.mark.parametrize(("ridge", "why"), [(0.0, ", since other"), (1e-6, ": other fitted quantities")])
 def test_a_network_that_makes_up_for_a_constant_is_said(ridge, why):
     hybrid = functools.partial(
         nf.Hybrid,

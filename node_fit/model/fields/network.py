@@ -204,7 +204,7 @@ class MLP(AbstractVectorField):
         width = (16 if linear else 64) if width is None else width
         depth = (1 if linear else 2) if depth is None else depth
         if linear and angles is not None:
-            raise ValueError("linear=true does not go with angles, of which nothing is linear; leave linear out.")
+            raise ValueError("linear=true does not go with angles, which are not linear; leave linear out.")
         network = make_layers(
             int(time) + states + inputs,
             states,
