@@ -385,9 +385,12 @@ def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[st
             clauses.append(f"{list_names(found, FEW_COLUMNS)} {one if len(found) == 1 else several}")
             clauses += [f"since {name!r} {why}" for name, why in columns.switches.items() if role == "inputs"]
             clauses += ["constant in each trajectory"] if role == "covariates" else []
+    state = next((name for name in gather_equations(given) if name not in names), "value")
+    if columns.series or ("data.series" in given and not {"data.states", "data.observable"} & set(given)):
+        keys.append(f"data.states={as_value([state])}")
+        clauses += [] if columns.series else [f"each column of data.series is a trajectory of the state {state!r}"]
     if columns.series:
-        state = next((name for name in gather_equations(given) if name not in names), "value")
-        keys += [f"data.states={as_value([state])}", f"data.series={as_value(columns.series)}"]
+        keys.append(f"data.series={as_value(columns.series)}")
         kind = "wells of a plate" if find_wells(columns.series) else "repeats of an experiment"
         clauses.append(
             f"{list_names(columns.series, FEW_COLUMNS)} are {kind}, each a trajectory of the state {state!r}"

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..app.config.build import build
-from ..app.launching import as_value, guess_columns, keys_of_option, reading_of, take_switches, value_of
+from ..app.launching import (
+    as_value,
+    guess_columns,
+    keys_of_option,
+    reading_of,
+    take_series,
+    take_switches,
+    value_of,
+)
 from ..data.dataset import Dataset
 from ..data.table_source import Table
 from ..data.tables.clocks import holds_clock
@@ -34,7 +42,7 @@ TABLE_ID = re.compile(r"[0-9a-f]{16}")
 OTHER_LETTERS = re.compile(r"[^\w.-]+", re.ASCII)
 MAX_NAME = 80
 # Column roles on the page, which are keys of `data`.
-SINGLE_ROLES, LISTED_ROLES = ("time", "time_of_day", "trajectory"), ("states", "inputs", "covariates")
+SINGLE_ROLES, LISTED_ROLES = ("time", "time_of_day", "trajectory"), ("states", "inputs", "covariates", "series")
 
 
 class NotKept(ValueError):
@@ -110,13 +118,15 @@ def words_of_roles(roles: Mapping[str, object] | None) -> list[str]:
     if unknown := set(roles) - set(known_roles):
         raise ValueError(f"{sorted(unknown)[0]!r} is no role of a column; roles are {', '.join(known_roles)}.")
     words: list[str] = []
+    # The state of columns that repeat an experiment has the name that equations give it.
+    left_open = {"covariates", "series"} | ({"states"} if roles.get("series") else set[str]())
     for role in known_roles:
         value = roles.get(role)
         names = {"sigma": dict[str, str]}.get(role, list[str] if role in LISTED_ROLES else str)
         checked = build_names(value, names, role)
         if role == "sigma" and not checked:
             words.append("data.sigma=estimate")
-        elif role != "covariates" or checked:
+        elif checked or role not in left_open:
             words.append(f"data.{role}={as_value(checked)}")
     return words
 
@@ -170,7 +180,8 @@ def look_at(path: Path, roles: Mapping[str, object] | None, words: Sequence[str]
 
 def guess_roles(path: Path, given: dict[str, str], options: ReadingOptions) -> tuple[Json, dict[str, str]]:
     """Guesses the column roles, and finds states that look like inputs, with reasons."""
-    columns, likely = take_switches(path, guess_columns(path, path.name, given), given)
+    columns = take_series(guess_columns(path, path.name, given), given)
+    columns, likely = take_switches(path, columns, given)
     roles: Json = {
         "time": columns.time,
         "time_of_day": columns.time_of_day,
@@ -178,6 +189,7 @@ def guess_roles(path: Path, given: dict[str, str], options: ReadingOptions) -> t
         "states": list(columns.states),
         "inputs": list(columns.inputs),
         "covariates": list(columns.covariates),
+        "series": list(columns.series),
         "sigma": dict(columns.deviations),
     }
     return roles, likely

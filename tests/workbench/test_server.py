@@ -91,6 +91,20 @@ def test_a_column_that_leaps_between_levels_is_shown_as_an_input(client):
     assert "'load' is an input" in seen["said"] and seen["data"]["inputs"] == ["load"]
 
 
+def test_columns_that_repeat_an_experiment_are_trajectories_on_the_page(client):
+    rows = "".join(f"{hour},{hour / 10},{hour / 9},{hour / 8}\n" for hour in range(9))
+    key = drop(client, f"h,Replicate 1,Replicate 2,x\n{rows}", "plate.csv").json()["id"]
+    seen = look(client, key).json()
+    assert seen["roles"]["series"] == ["Replicate 1", "Replicate 2"] and seen["roles"]["states"] == []
+    roles = seen["roles"] | {"series": ["Replicate 1", "x"]}
+    seen = look(client, key, roles=roles).json()
+    assert seen["error"] is None and seen["data"]["states"] == ["value"]
+    assert [record["name"] for record in seen["data"]["records"]] == ["Replicate 1", "x"]
+    asked = {"table": key, "roles": roles, "options": {}}
+    command = client.post(f"{TOP}/api/command", json=asked).json()["command"]
+    assert """'data.series=["Replicate 1",x]'""" in command and "data.states" not in command
+
+
 def test_roles_of_the_page_are_those_of_the_command(client):
     key = drop(client, "t,x,u\n" + "".join(f"{i},{i * i},{i % 3}\n" for i in range(9)), "driven.csv").json()["id"]
     roles = {"time": "t", "states": ["x"], "inputs": ["u"]}

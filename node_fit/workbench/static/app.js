@@ -1,7 +1,7 @@
 "use strict";
 // The page of node-fit app: it asks the server, and shows what it says. What it shows is in the address after #.
 
-const ROLES = ["state", "input", "covariate", "time", "time of day", "trajectory", "left out"];
+const ROLES = ["state", "input", "covariate", "repeat", "time", "time of day", "trajectory", "left out"];
 let table = null, run = null, losses = [], player = null, given = {}, timer = 0, asked = 0, waiting = false;
 
 async function ask(path, body, raw) {
@@ -75,7 +75,7 @@ function roleOf(name) {
   if (!roles) return "left out";
   const single = [["time", "time"], ["time_of_day", "time of day"], ["trajectory", "trajectory"]].find(([key]) => roles[key] === name);
   if (single) return single[1];
-  const listed = [["states", "state"], ["inputs", "input"], ["covariates", "covariate"]].find(([key]) => roles[key].includes(name));
+  const listed = [["states", "state"], ["inputs", "input"], ["covariates", "covariate"], ["series", "repeat"]].find(([key]) => roles[key]?.includes(name));
   if (listed) return listed[1];
   const of = Object.entries(roles.sigma).find(([, column]) => column === name);
   return of ? `sd of ${of[0]}` : "left out";
@@ -113,12 +113,13 @@ function showTable() {
 }
 
 async function changeRoles() {
-  const roles = {time: null, time_of_day: null, trajectory: null, states: [], inputs: [], covariates: [], sigma: {}};
+  const roles = {time: null, time_of_day: null, trajectory: null, states: [], inputs: [], covariates: [], series: [], sigma: {}};
   for (const choice of document.querySelectorAll("#preview select")) {
     const name = choice.dataset.column, role = choice.value;
     if (role === "state") roles.states.push(name);
     else if (role === "input") roles.inputs.push(name);
     else if (role === "covariate") roles.covariates.push(name);
+    else if (role === "repeat") roles.series.push(name);
     else if (role === "time of day") roles.time_of_day = name;
     else if (role === "time" || role === "trajectory") roles[role] = name;
     else if (role.startsWith("sd of ")) roles.sigma[role.slice(6)] = name;
