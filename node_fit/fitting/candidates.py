@@ -40,8 +40,9 @@ from .resolve import (
 from .result import Fit
 
 FIRST_ATTEMPT = "as chosen"
-# Maximum number of variables for which equations and polynomials are tried.
-MOST_VARIABLES = 3
+# Maximum number of variables for which equations and polynomials are tried, and equations before a network if there are
+# inputs: of these, held levels show the terms well.
+MOST_VARIABLES, MOST_DRIVEN_VARIABLES = 3, 4
 # Initial weight of the prior on nonlinear coefficients, before each gets its own.
 POLYNOMIAL_RIDGE = 1.0
 # Weight of the prior on a network beside a linear path, per fitted value and at most; factors for a weaker and for a
@@ -220,7 +221,8 @@ def begins_with_equations(options: Options, train: Dataset) -> bool:
     """
     field = options.field
     short = has_few_values(train) or begins_with_linear_system(options, train)
-    few = short and len(train.states) + len(train.inputs) <= MOST_VARIABLES
+    most = MOST_DRIVEN_VARIABLES if train.is_driven else MOST_VARIABLES
+    few = short and len(train.states) + len(train.inputs) <= most
     plain = callable(field) and maker_class(field) is MLP and is_plain(field) and options.discover
     measured = trait_of(options.observation, "is_direct", False) and options.hidden in ("auto", 0, ())
     if not (few and plain and measured and has_enough_rows(train)):

@@ -118,6 +118,21 @@ KINDS |= {
         lambda x, u, t: (0.3 * u[0] - 0.4 * root(x[0]), 0.4 * root(x[0]) - 0.3 * root(x[1])),
         *(at(1, 1), 0.6, 180, 1, 0.01, whole, switched(0.2, 2, 12)),
     ),
+    "mixer of hot and cold": kind(
+        lambda x, u, t: (
+            0.3 * u[0] + 0.2 * u[1] - 0.3 * root(x[0]),
+            0.2 * u[0] * (6 - x[1]) + 0.15 * u[1] * (1.5 - x[1]),
+        ),
+        *(at(1.5, 3), 0.6, 180, 1, 0.01, whole, switched(0.2, 1.5, 12, channels=2)),
+    ),
+    "three tanks in a row": kind(
+        lambda x, u, t: (
+            0.4 * u[0] - 0.3 * root(x[0]),
+            0.3 * root(x[0]) - 0.25 * x[1],
+            0.25 * x[1] - 0.1 * x[2] - 0.05 * x[2] ** 2,
+        ),
+        *(at(1, 1, 1), 0.8, 180, 1, 0.02, whole, switched(0.3, 1.5, 12)),
+    ),
 }
 # Records whose channel responds to its input at once.
 KINDS |= {
