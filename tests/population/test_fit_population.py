@@ -146,7 +146,7 @@ def test_effect_that_the_data_do_not_tell_is_named_and_tested(study):
     fit = make_fit(same)
     assert fit.unidentified_effects == ["y0"]
     test = fit.compare_without("y0")
-    assert test.p > 0.1 and "do not tell" in str(test)
+    assert test.p > 0.1 and "do not show" in str(test)
     assert make_fit(data).compare_without("y0").p < 1e-6
     with pytest.raises(ValueError, match="has no effect"):
         fit.compare_without("z")
