@@ -40,8 +40,8 @@ from .resolve import (
 from .result import Fit
 
 FIRST_ATTEMPT = "as chosen"
-# Maximum number of variables for which equations and polynomials are tried, and equations before a network if there are
-# inputs: of these, held levels show the terms well.
+# Maximum number of variables for which equations and polynomials are tried; for equations of driven records that come
+# before a network, the second, since steps of an input show the terms well.
 MOST_VARIABLES, MOST_DRIVEN_VARIABLES = 3, 4
 # Initial weight of the prior on nonlinear coefficients, before each gets its own.
 POLYNOMIAL_RIDGE = 1.0

@@ -23,7 +23,6 @@ from ..data.dataset import Dataset
 from ..data.table_source import Table
 from ..data.tables.clocks import holds_clock
 from ..data.tables.guess import ColumnsToSee, number_in
-from ..data.tables.options import ReadingOptions
 from ..data.tables.reading import column_names, read_file
 from ..data.tables.times import holds_stamps
 from ..report.page import jsonable_numbers, jsonable_times
@@ -169,7 +168,7 @@ def look_at(path: Path, roles: Mapping[str, object] | None, words: Sequence[str]
     }
     try:
         if roles is None:
-            shown["roles"], shown["likely_inputs"] = guess_roles(path, overrides, options)
+            shown["roles"], shown["likely_inputs"] = guess_roles(path, overrides)
         overrides |= {word.partition("=")[0]: word for word in words_of_roles(roles)}
         added, sentence = keys_of_option([str(path)], overrides)
         data = table_of_words([*overrides.values(), *added]).read(str(path))
@@ -178,7 +177,7 @@ def look_at(path: Path, roles: Mapping[str, object] | None, words: Sequence[str]
         return shown | {"said": "", "data": None, "error": str(error)}
 
 
-def guess_roles(path: Path, given: dict[str, str], options: ReadingOptions) -> tuple[Json, dict[str, str]]:
+def guess_roles(path: Path, given: dict[str, str]) -> tuple[Json, dict[str, str]]:
     """Guesses the column roles, and finds states that look like inputs, with reasons."""
     columns = take_series(guess_columns(path, path.name, given), given)
     columns, likely = take_switches(path, columns, given)
