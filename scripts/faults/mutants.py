@@ -1465,8 +1465,8 @@ MUTANTS = (
     Mutant(
         "columns: changes that pass over a level",
         "node_fit/data/tables/guess.py",
-        "and leaps.mean() >= PASSES_OVER",
-        "and leaps.mean() >= 0",
+        "and leaps.mean().item() >= PASSES_OVER",
+        "and leaps.mean().item() >= 0",
         ("tests/data/test_guess.py",),
     ),
     Mutant(

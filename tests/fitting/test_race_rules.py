@@ -12,6 +12,7 @@ import pytest
 from helpers.attempts import beats, race_of
 
 import node_fit as nf
+from node_fit.data.facts import Facts
 from node_fit.fitting import candidates, judge, race
 from node_fit.fitting.judge import Attempt, Judged, find_best
 from node_fit.fitting.race import wants_more, why_more
@@ -26,7 +27,7 @@ def judged(
     """An attempt of an error, of fits to 200 values with or without validation data."""
     ys = np.ones((1, 200, 1))
     train = Mock(spec=nf.Dataset, ys=ys, mask=ys > 0, lengths=np.array([200]))
-    data = {"train": train} | ({"validation": Mock(mask=np.ones((1, 200, 1), bool))} if validated else {})
+    data = {"train": train} | ({"validation": Mock(spec=nf.Dataset, mask=ys > 0)} if validated else {})
     model = Mock(typical=Mock(field=object()))
     fit = Mock(spec=Fit, data=data, parameters=size, model=model)
     fit.options = nf.Options(training=nf.Training(window=None))
@@ -99,7 +100,7 @@ def test_found_equations_fit_their_starts_as_well(monkeypatch):
     monkeypatch.setattr(candidates.Race, "has_few_variables", True)
     monkeypatch.setattr(candidates, "has_enough_rows", lambda train: True)
     monkeypatch.setattr(candidates, "begins_with_equations", lambda options, train: False)
-    monkeypatch.setattr(candidates.Facts, "of", lambda train, validation: Mock(restarted=validation is not None))
+    monkeypatch.setattr(candidates.Facts, "of", lambda train, validation: Mock(spec=Facts, restarted=validation is not None))
     first = judged(0.1, "good")
     first.fit.data["train"].trajectories = ("a",)
     assert candidates.search_equations(race_of(first)).start is nf.Fitted

@@ -17,6 +17,7 @@ from node_fit.fitting.candidates import (
 )
 from node_fit.fitting.problem import NoEquations, build_problem
 from node_fit.fitting.resolve import CHUNK
+from node_fit.fitting.result import Fit
 from node_fit.model.observation import NetworkReadout
 from node_fit.sysid.initialize import LARGEST_GROWTH, path
 
@@ -211,8 +212,8 @@ def test_no_network_is_fitted_to_a_driven_record_of_which_equations_leave_but_no
 )
 def test_good_equations_are_enough_if_they_leave_little_more_than_noise(verdict, error, enough, monkeypatch):
     monkeypatch.setattr(judge, "noise_share", lambda train: 0.01)
-    fit = Mock(data={"train": fed()}, options=nf.Options(field=nf.Sparse, hidden=0))
-    fit.model.typical.hidden = ()
+    model = Mock(typical=Mock(hidden=()))
+    fit = Mock(spec=Fit, model=model, data={"train": fed()}, options=nf.Options(field=nf.Sparse, hidden=0))
     judged = judge.Judged(fit, judge.Attempt("equations", verdict, 0.01, error, None, None, 0.0), error)
     assert short_records.is_enough(judged) is enough
     assert not short_records.is_enough(dataclasses.replace(judged, runs_away=True))

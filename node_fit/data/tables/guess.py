@@ -348,7 +348,7 @@ def leaps_between_levels(before: Float[np.ndarray, " row"], steps: Float[np.ndar
     ends = before[held][:, None], (before[held] + steps[held])[:, None]
     first, last = (np.abs(values - levels).argmin(axis=1) for values in ends)
     leaps = np.abs(last - first) > 1
-    return len(held) > len(levels) and leaps.sum() >= FEWEST_LEAPS and leaps.mean() >= PASSES_OVER
+    return len(held) > len(levels) and leaps.sum().item() >= FEWEST_LEAPS and leaps.mean().item() >= PASSES_OVER
 
 
 def find_followers(
