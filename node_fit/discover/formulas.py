@@ -136,6 +136,15 @@ def count_part(part: str) -> int:
     return 1 + count(parse("part", part.format(*["1"] * count_constants(part))))
 
 
+@functools.lru_cache(maxsize=4096)
+def are_in_denominators(part: str) -> tuple[bool, ...]:
+    """Returns for each constant of a part whether it is in a denominator."""
+    names = [f"constant{place}_" for place in range(count_constants(part))]
+    expression = parse("part", part.format(*names))
+    below = {name for call in calls(expression) if call.function == "/" for name in symbols(call.arguments[1])}
+    return tuple(name in below for name in names)
+
+
 def sum_of(terms: Sequence[Term], constants: Sequence[float] | np.ndarray, moves: Sequence[np.ndarray] = ()) -> Formula:
     """Returns the formula that is a weighted sum of terms; numbers within terms become constants too.
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..expressions.evaluation import Tape
 from ..minimize.host import DampedSteps, Damping, minimize_together
 from .balance import Balance
-from .formulas import Formula, read_tape
+from .formulas import Formula, are_in_denominators, move_within, read_tape
 from .watch import ignore_message
 
 # Relative change of the sum of squares below which a fit has converged, and the residual of a failed simulation.
@@ -163,13 +163,15 @@ class Family:
     """Systems that share the union of their parts: gates switch off the parts that a member lacks.
 
     **Arguments:** `rates`: rate of each state. `constants`: `(member, constant)`. `free`: whether a member has each
-    constant. `owners`: for each member and state, the indices of its formula's constants. `kinds`: kind of each member;
+    constant. `divide`: whether each constant is in a denominator, so that it keeps its sign. `owners`: for each member
+    and state, the indices of its formula's constants. `kinds`: kind of each member;
     members of one kind call the same functions. `rates_of`: rates of each kind, without the parts of other kinds.
     """
 
     rates: Tape
     constants: np.ndarray
     free: np.ndarray
+    divide: np.ndarray
     owners: list[list[list[int]]]
     kinds: np.ndarray
     rates_of: list[Tape]
@@ -180,6 +182,10 @@ class Family:
         balance = Balance.apart(names[: len(systems[0])]) if balance is None else balance
         places, total = number_constants(systems)
         constants, free = np.ones((len(systems), total)), np.zeros((len(systems), total), bool)
+        divide = np.zeros(total, bool)
+        for known in places:
+            for part, own in known.items():
+                divide[own] = are_in_denominators(part)
         owners: list[list[list[int]]] = []
         for member, system in enumerate(systems):
             owners.append([
@@ -205,10 +211,11 @@ class Family:
 
         shut = np.array([summand.has for summand in gates], float).reshape(len(gates), len(systems)).T
         start, mine = np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)])
+        signed = np.hstack([divide, np.zeros(len(gates), bool)])
         called = [" ".join(sorted(functions_in(system))) for system in systems]
         kinds = np.unique(called, return_inverse=True)[1]
         rates_of = [rates(np.flatnonzero(kinds == kind)) for kind in range(kinds.max() + 1)]
-        return Family(rates(np.arange(len(systems))), start, mine, owners, kinds, rates_of)
+        return Family(rates(np.arange(len(systems))), start, mine, signed, owners, kinds, rates_of)
 
     def formulas(self, member: int, values: np.ndarray, system: Sequence[Formula]) -> tuple[Formula, ...]:
         """Returns a member's formulas with other constants."""
@@ -277,7 +284,9 @@ def least_squares_of(
         return fall > 0 and (fall <= FITTED_WELL * old.value or new.value <= len(new.left) * RESOLUTION**2)
 
     rules = [
-        DampedSteps(partial(step_from, free=free), DAMPING, max_evaluations=trials - 1, is_still=is_fitted)
+        DampedSteps(
+            partial(step_from, free=free, divide=family.divide), DAMPING, max_evaluations=trials - 1, is_still=is_fitted
+        )
         for free in family.free
     ]
     scores = np.array([score(fitting) for fitting in begun])
@@ -285,8 +294,14 @@ def least_squares_of(
 
 
 @np.errstate(all="ignore")
-def step_from(at: Fitting, damping: float, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Takes a damped Gauss-Newton step; returns the new constants and initial states."""
+def step_from(
+    at: Fitting, damping: float, free: np.ndarray, divide: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Takes a damped Gauss-Newton step; returns the new constants and initial states.
+
+    Constants in denominators keep their signs. A fixed step can pass over a pole within the data, and such equations
+    seem to describe the records, but an accurate solver stops there.
+    """
     square = at.jacobian.T @ at.jacobian
     # Constants can differ by orders of magnitude, so they are scaled.
     units = np.sqrt(np.diag(square)).clip(min=1e-150)
@@ -295,6 +310,7 @@ def step_from(at: Fitting, damping: float, free: np.ndarray) -> tuple[np.ndarray
     step = np.linalg.lstsq(square + damping * np.eye(len(square)), sides, rcond=None)[0] / units
     values = at.values.copy()
     values[free] += step[len(step) - int(free.sum()) :]
+    values[divide] = move_within(at.values[divide], values[divide] - at.values[divide])
     return values, at.starts + (at.closing + at.moves @ step).T
 
 
