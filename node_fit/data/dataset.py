@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..runtime.placement import ArrayLike
-from ..runtime.validation import check_argument, nearest_choice, says_where
+from ..runtime.validation import check_argument, check_choice, nearest_choice, says_where
+from .gaps import cut_at_gaps
 from .tables.assembly import Assembled, assemble
 from .tables.layout import (
     CovariateNumbers,
@@ -385,6 +386,11 @@ class Splits(NamedTuple):
         """The existing parts, by name."""
         return {name: part for name, part in self._asdict().items() if part is not None}
 
+    def cut_at_gaps(self) -> "Splits":
+        """Cuts the parts where rows are missing and a held input changes at an unknown time."""
+        held = [part and cut_at_gaps(part) for part in (self.validation, self.test)]
+        return Splits(cut_at_gaps(self.train), *held)
+
     def windows(self, rows: int | None) -> "Splits":
         """Cuts the parts into consecutive windows of `rows` rows; changes nothing if `rows` is `None`."""
         if rows is None:
@@ -412,6 +418,8 @@ class Split:
     - `restart`: for a split by time, whether validation and test parts are separate records, simulated from their own
       first rows, instead of forecasts from the start of the whole record.
     - `seed`: seed of the random choice of trajectories.
+    - `gaps`: whether to `cut` each part of a single record where rows are missing and a held input changes at an
+      unknown time, or to `bridge` such a gap with the input's last value.
 
     **Raises:** `ValueError` if a number is out of range or no training data are left.
     """
@@ -425,8 +433,10 @@ class Split:
     test_trajectories: Sequence[str | int] | None = None
     restart: bool = False
     seed: int = 0
+    gaps: Literal["cut", "bridge"] = "cut"
 
     def __post_init__(self):
+        check_choice("gaps", self.gaps, ("cut", "bridge"))
         if self.by not in ("auto", "trajectory", "time"):
             raise ValueError(f"by must be auto, trajectory or time, got {self.by!r}.")
         share = float | Literal["auto"]
@@ -472,7 +482,8 @@ class Split:
     def __call__(self, data: Dataset) -> Splits:
         """Splits `data`."""
         split = {"trajectory": self.by_trajectory, "time": self.by_time, "own": self.by_own_time}
-        return split[self.how(data).by](data)
+        parts = split[self.how(data).by](data)
+        return parts if self.gaps == "bridge" else parts.cut_at_gaps()
 
     def how(self, data: Dataset) -> How:
         """Returns how `data` are split, and why."""

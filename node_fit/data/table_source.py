@@ -11,6 +11,7 @@ from jaxtyping import Float
 from ..runtime.validation import is_mapping, is_sequence
 from .dataset import Dataset, Split, Splits, count_trajectories
 from .events import WHERE, Events, KnownEvent, parse_events
+from .gaps import cut_at_gaps, describe_gaps
 from .scaling import Scaling
 from .tables.layout import CovariateNumbers, Roles, as_numbers, check_trajectories, with_covariates
 from .tables.options import ReadingOptions
@@ -186,9 +187,12 @@ class Table:
         check_trajectories_of(self.event_rows, names)
         data = add_noise(data, self.noise, self.noise_seed)
         split = self.split if test is None else replace(self.split, test=0.0, test_from=None, test_trajectories=None)
-        parts = split(data) if test is None else split(data)._replace(test=test)
+        parts = split(data)
+        if test is not None:
+            parts = parts._replace(test=test if split.gaps == "bridge" else cut_at_gaps(test))
         notes = [*data.notes, *describe_time(data, chosen=self.time_unit is None)]
         notes += [] if data.events is None else [data.events.summary]
+        notes += describe_gaps(data) if split.gaps == "cut" else []
         return parts, [*notes, f"split: {split.how(data).reason}: {count_trajectories(parts)}"]
 
     def read(self, path: str | Sequence[str], unit: str | None = None) -> Dataset:

@@ -294,9 +294,7 @@ def least_squares_of(
 
 
 @np.errstate(all="ignore")
-def step_from(
-    at: Fitting, damping: float, free: np.ndarray, divide: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def step_from(at: Fitting, damping: float, free: np.ndarray, divide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Takes a damped Gauss-Newton step; returns the new constants and initial states.
 
     Constants in denominators keep their signs. A fixed step can pass over a pole within the data, and such equations

@@ -100,7 +100,9 @@ def test_found_equations_fit_their_starts_as_well(monkeypatch):
     monkeypatch.setattr(candidates.Race, "has_few_variables", True)
     monkeypatch.setattr(candidates, "has_enough_rows", lambda train: True)
     monkeypatch.setattr(candidates, "begins_with_equations", lambda options, train: False)
-    monkeypatch.setattr(candidates.Facts, "of", lambda train, validation: Mock(spec=Facts, restarted=validation is not None))
+    monkeypatch.setattr(
+        candidates.Facts, "of", lambda train, validation: Mock(spec=Facts, restarted=validation is not None)
+    )
     first = judged(0.1, "good")
     first.fit.data["train"].trajectories = ("a",)
     assert candidates.search_equations(race_of(first)).start is nf.Fitted
