@@ -117,12 +117,16 @@ class Formula:
 
 def fill_in(text: str, constants: Sequence[float], digits: int = 4) -> str:
     """Replaces `{0}`, `{1}`, ... in a text by numbers."""
-    numbers = [f"{value:.{digits}g}" for value in constants]
-    text = text.format(*[f"({number})" if number.startswith("-") else number for number in numbers])
-    for number in numbers:
-        text = text.replace(f" + ({number})", f" - {number[1:]}").replace(f" - ({number})", f" + {number[1:]}")
+    return put_in(text, [f"{value:.{digits}g}" for value in constants])
+
+
+def put_in(text: str, factors: Sequence[str]) -> str:
+    """Replaces `{0}`, `{1}`, ... in a text by numbers or names, which may have a sign."""
+    text = text.format(*[f"({factor})" if factor.startswith("-") else factor for factor in factors])
+    for factor in factors:
+        text = text.replace(f" + ({factor})", f" - {factor[1:]}").replace(f" - ({factor})", f" + {factor[1:]}")
     # The first number of a sum or product needs no parentheses, but the base of a power does.
-    return re.sub(r"(^|\()\((-[\d.e+-]+)\)(?!\*\*)", r"\1\2", text)
+    return re.sub(r"(^|\()\((-[\w.+-]+)\)(?!\*\*)", r"\1\2", text)
 
 
 @functools.lru_cache(maxsize=4096)

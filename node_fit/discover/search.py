@@ -37,6 +37,7 @@ from .formulas import (
     read_tape,
     read_term,
 )
+from .individuals import FEWEST_ALIKE, Individuals, fit_individuals
 from .judging import Judge, JudgedSystem, System, count_independent, drop_each_term, first_of_each_shape
 from .names import plain_names
 from .reading import read_field
@@ -152,7 +153,7 @@ class Findings:
 
     `fits`: whether the best system's residuals are only noise. `explained`: whether it also explains the records.
     `verdict`: both in one sentence. `reached`: states of the records without noise, `(row, state)`. `interrupted`:
-    whether Ctrl-C ended the search.
+    whether Ctrl-C ended the search. `individuals`: equations with constants of each trajectory, if only these fit.
     """
 
     ranked: list[FoundSystem]
@@ -162,6 +163,7 @@ class Findings:
     verdict: str
     reached: np.ndarray
     interrupted: bool = False
+    individuals: Individuals | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,11 @@ class Vocabulary:
             for text in texts:
                 parse(text, text, kind=f"{name}: the term")
             object.__setattr__(self, name, texts)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether states exchange what they lose, so that their equations share terms."""
+        return self.mass_action or bool(self.conserved)
 
     def check(self, names: Sequence[str], offered: Iterable[Term]) -> None:
         """Checks that texts use only these states and inputs, and that forbidden terms are among the offered ones.
@@ -302,7 +309,13 @@ def search(
     findings = search_source(source, vocabulary, symbolic, resamples, effort, seed)
     if responds and findings.explained and not data.has_held_inputs:
         findings = replace(findings, verdict=f"{findings.verdict} Inputs are held between rows: the states respond so.")
-    return findings
+    if findings.fits or findings.interrupted or len(records) < FEWEST_ALIKE or vocabulary.is_balanced:
+        return findings
+    judge.watch("equations of one trajectory, with constants of their own for the others")
+    longest = data.select([int(data.lengths.argmax())])
+    alone = search(longest, vocabulary, symbolic=symbolic, effort="quick", seed=seed, watch=watch, held=held)
+    found = fit_individuals(records, (data.states, data.inputs), [system.shown for system in alone.ranked])
+    return findings if found is None else replace(findings, verdict=f"{found}", individuals=found)
 
 
 def search_field(

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.facts import Facts
+from ..discover.individuals import FEWEST_ALIKE, Individuals
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, LogTimeMLP, Polynomial
@@ -77,6 +78,7 @@ class Race:
     - `options`: the user's options. `effort`: how many candidates are tried.
     - `made`: the attempts of the race; the first has the automatically chosen options. `openings`: those before it.
     - `horizon`: rows of the fitted windows of a chaotic record; None for others.
+    - `individuals`: equations with constants of each trajectory, if a search found these alone.
     """
 
     options: Options
@@ -84,6 +86,7 @@ class Race:
     made: tuple[Judged, ...]
     horizon: int | None = None
     openings: tuple[Judged, ...] = ()
+    individuals: Individuals | None = None
 
     @cached_property
     def tried(self) -> tuple[Judged, ...]:
@@ -122,6 +125,13 @@ class Race:
     def has_few_variables(self) -> bool:
         """Whether states and inputs are few enough for equations, and all states are measured."""
         return len(self.train.states) + len(self.train.inputs) <= MOST_VARIABLES and self.measures_all
+
+    @property
+    def may_have_individuals(self) -> bool:
+        """Whether a hidden state of the best fit may be constants that differ between trajectories."""
+        train = self.train
+        several = len(train.trajectories) >= FEWEST_ALIKE and len(train.states) <= MOST_VARIABLES
+        return several and not train.inputs and self.may_hide_states
 
     @property
     def may_hide_states(self) -> bool:
@@ -203,7 +213,8 @@ def begin_at_several_constants(race: Race) -> Options | None:
 def search_equations(race: Race) -> Options | None:
     """Searches sparse equations in few variables, as `discover` does; for chaos, in windows."""
     options = race.options
-    if not options.discover or not race.has_few_variables or not has_enough_rows(race.train):
+    is_simple = race.has_few_variables or race.may_have_individuals
+    if not options.discover or not is_simple or not has_enough_rows(race.train):
         return None
     if race.is_chaotic:
         start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" else options.start
@@ -486,7 +497,8 @@ FEW_TERMS = Candidate(
     ("field",),
     search_equations,
     "equations of few terms ([Find the equations](discover.md)), fitted from the constants that were found",
-    "at most three measured states and inputs, with 12 rows or more of each",
+    "at most three measured states and inputs, with 12 rows or more of each; beside hidden states, if the record has "
+    "three trajectories or more and no inputs, since their constants may differ",
 )
 BESIDE = Candidate(
     BESIDE_LINEAR,

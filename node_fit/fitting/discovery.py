@@ -9,6 +9,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.domains import Bounds
+from ..discover.individuals import Individuals
 from ..discover.names import with_plain_names, write_plainly
 from ..discover.search import RESAMPLES, Findings, FoundSystem, Vocabulary, search, search_field
 from ..discover.watch import SearchWatch, ignore_message
@@ -63,6 +64,7 @@ class Discovery:
     - `options`: options for fitting the best system. `bounds`: bounds of known constants.
     - `reached`: states along the trajectories of the source model, `(row, state)`; None for measurements.
     - `interrupted`: whether Ctrl-C ended the search.
+    - `individuals`: equations with constants of each trajectory, if only these describe the records.
     - `renamed`: column names that are invalid in equations, with their replacements in equations and in `data`.
     """
 
@@ -76,13 +78,14 @@ class Discovery:
     reached: np.ndarray | None = None
     interrupted: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    individuals: Individuals | None = None
     _fit: Fit | None = None
 
     @staticmethod
     def of(found: Findings, data: Dataset, options: Options) -> "Discovery":
         """Converts the findings of a search, with the options for fitting the best system."""
         results = (found.ranked, found.shares, found.explained, found.verdict)
-        return Discovery(data, *results, options, interrupted=found.interrupted)
+        return Discovery(data, *results, options, interrupted=found.interrupted, individuals=found.individuals)
 
     @property
     def found(self) -> FoundSystem:

@@ -7,12 +7,13 @@ initial states, and otherwise to the earliest attempt.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.facts import noise_share
+from ..discover.individuals import Individuals
 from ..evaluation.advice import POOR
 from ..evaluation.case import FLAT
 from ..evaluation.chaos import lyapunov_time, predicts_windows_alone
@@ -284,6 +285,15 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
     attempt = Attempt(name, assessed.verdict.kind, None, None, evidence, horizon, seconds, keys)
     away = assessed.verdict.kind == "unstable" or (horizon is None and runs_away(fit.model, train))
     return with_errors(Judged(fit, attempt, math.inf, misfits, runs_away=away), Errors.of(misfits))
+
+
+class Begun(NamedTuple):
+    """The fits that are made before a network, and whether the last is good enough; equations with constants of each
+    trajectory, if a search found these alone."""
+
+    tried: Sequence[Judged] = ()
+    is_enough: bool = False
+    individuals: Individuals | None = None
 
 
 def result_of(best: Judged, tried: Sequence[Judged]) -> Fit:

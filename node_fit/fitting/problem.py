@@ -15,6 +15,7 @@ from ..data.dataset import Dataset
 from ..data.facts import Facts, check_trainable, find_oddities
 from ..data.groups import with_trajectory_numbers
 from ..data.scaling import Scaler
+from ..discover.individuals import Individuals
 from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..discover.watch import SearchWatch
 from ..evaluation.metrics import root_mean, score_values
@@ -476,11 +477,15 @@ def find_equations(
 
 
 class NoEquations(ValueError):
-    """Raised if no sparse equation describes a record; `verdict` describes how close the best one comes."""
+    """Raised if no sparse equation describes a record.
 
-    def __init__(self, verdict: str):
+    `verdict` describes how close the best one comes. `individuals` are equations with constants of each trajectory, if
+    these describe it.
+    """
+
+    def __init__(self, verdict: str, individuals: Individuals | None = None):
         super().__init__(f"field=sparse: {verdict} Other fields may, such as field=mlp.")
-        self.verdict = verdict
+        self.verdict, self.individuals = verdict, individuals
 
 
 def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callback) -> tuple[Options, str]:
@@ -492,7 +497,7 @@ def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callba
     held = None if inputs == "auto" else inputs == "hold"
     findings = search(train, Vocabulary(**arguments), effort=effort, seed=options.seed, watch=watch, held=held)
     if not findings.fits:
-        raise NoEquations(findings.verdict)
+        raise NoEquations(findings.verdict, findings.individuals)
     best, start, solver = findings.ranked[0], options.start, options.solver
     if best.held and inputs == "auto":
         solver = replace(solver, inputs="hold")

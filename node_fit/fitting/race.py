@@ -18,6 +18,7 @@ from .candidates import FIRST_ATTEMPT, Race, candidates_of
 from .judge import (
     LEVEL,
     UNFINISHED,
+    Begun,
     Judged,
     count_hidden,
     has_hidden_starts,
@@ -28,6 +29,7 @@ from .judge import (
     reads_past,
     result_of,
 )
+from .problem import NoEquations
 from .relevance import thin_polynomial
 from .result import Fit
 
@@ -35,12 +37,13 @@ RACE_LOG = logging.getLogger(__name__)
 # Maximum number of further fits, which bounds the total time to a multiple of the first fit's.
 MOST_ATTEMPTS = {"quick": 0, "normal": 6, "thorough": 100}
 
+NONE_BEFORE = Begun()
 # Fits with other options to the data, which are cut into windows if a number of rows is passed.
 Again = Callable[[Options, int | None], Fit]
 
 
 def run_race(
-    options: Options, first: Fit, again: Again, effort: Effort, callback: Callback, before: Sequence[Judged] = ()
+    options: Options, first: Fit, again: Again, effort: Effort, callback: Callback, begun: Begun = NONE_BEFORE
 ) -> Fit:
     """Tries the applicable candidates until the verdict is good enough, and returns the best fit with all attempts.
 
@@ -50,11 +53,12 @@ def run_race(
     - `again`: makes another fit.
     - `effort`: `quick` tries no candidates, `normal` the first few that apply.
     - `callback`: notified of each attempt.
-    - `before`: attempts made before the first fit.
+    - `begun`: the attempts made before the first fit.
     """
     horizon = horizon_of(first)
-    openings = tuple(before) if horizon is None else judge_again(before, horizon)
-    race = Race(options, effort, (judge_attempt(FIRST_ATTEMPT, first, horizon),), horizon, openings)
+    openings = tuple(begun.tried) if horizon is None else judge_again(begun.tried, horizon)
+    made = (judge_attempt(FIRST_ATTEMPT, first, horizon),)
+    race = Race(options, effort, made, horizon, openings, begun.individuals)
     if first.status in UNFINISHED:
         return end_early(race, first.status, first.reason)
     queue = list(candidates_of(race))
@@ -71,6 +75,10 @@ def run_race(
             fit = again(changed, race.horizon)
         except KeyboardInterrupt as ended:
             return end_early(race, "interrupted", str(ended) or "by Ctrl-C")
+        except NoEquations as none:
+            RACE_LOG.warning("%s: %s", candidate.name, none.verdict)
+            race = replace(race, individuals=none.individuals or race.individuals)
+            continue
         except Exception as error:  # A failing attempt must not lose an earlier fit.
             RACE_LOG.warning("%s: %s", candidate.name, error)
             continue
@@ -83,7 +91,15 @@ def run_race(
             made, openings = (judge_again(attempts, horizon) for attempts in (race.made, race.openings))
             race = replace(race, made=made, openings=openings, horizon=horizon)
             queue = list(candidates_of(race))
-    return result_of(race.best, race.tried)
+    return end(race)
+
+
+def end(race: Race) -> Fit:
+    """Returns the best fit with all attempts, and equations with constants of each trajectory where it is not good."""
+    fit = result_of(race.best, race.tried)
+    if race.individuals is None or race.best.is_content:
+        return fit
+    return replace(fit, individuals=race.individuals)
 
 
 def judge_again(tried: Sequence[Judged], horizon: int) -> tuple[Judged, ...]:
@@ -98,7 +114,7 @@ def judge_again(tried: Sequence[Judged], horizon: int) -> tuple[Judged, ...]:
 
 def end_early(race: Race, status: str, reason: str) -> Fit:
     """Returns the best fit so far, with the status of the attempt that ended the race."""
-    return replace(result_of(race.best, race.tried), status=status, reason=reason)
+    return replace(end(race), status=status, reason=reason)
 
 
 def is_open(options: Options, effort: Effort) -> bool:

@@ -14,6 +14,7 @@ from ..analysis.equilibria import HopfPoint, find_equilibria, find_hopf_points
 from ..analysis.linearization import Linearization, linearize_near
 from ..data.dataset import Dataset, check_data
 from ..data.facts import Facts
+from ..discover.individuals import Individuals
 from ..evaluation import metrics
 from ..evaluation.as_xarray import as_xarray
 from ..evaluation.baselines import predict_baselines
@@ -93,6 +94,7 @@ class Fit:
       validation data are those of `validated`.
     - `left_out`: blocks of the data with predictions of models trained without them.
     - `steps_to_best`: steps of the last stage up to its best iterate.
+    - `individuals`: equations that describe each trajectory with constants of its own, if no attempt describes all.
     """
 
     model: NeuralODE | Ensemble
@@ -122,6 +124,7 @@ class Fit:
     validated: NeuralODE | None = None
     left_out: tuple[HeldOut, ...] = ()
     steps_to_best: int = 0
+    individuals: Individuals | None = None
 
     def predict(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Float[np.ndarray, "... state"]:
         """Simulates trajectories in the user's units; see `NeuralODE.predict`."""
@@ -268,6 +271,7 @@ class Fit:
             (lambda: self.distance) if is_equations_alone(typical.field) else None,
             any(choice.key == "field" and choice.value == "sparse" for choice in self.choices),
             self.left_out,
+            None if self.individuals is None else self.individuals.advice,
         )
         return assess(case, simulated)
 

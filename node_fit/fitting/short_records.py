@@ -18,7 +18,7 @@ from .candidates import (
     responds_at_once,
     with_fitted_start,
 )
-from .judge import UNFINISHED, Judged, has_few_values, judge_attempt
+from .judge import UNFINISHED, Begun, Judged, has_few_values, judge_attempt
 from .problem import NoEquations, build_problem
 from .resolve import reads_inputs
 from .train import train as solve
@@ -37,19 +37,23 @@ class Opening(NamedTuple):
     options: Options
 
 
-def fit_short_record(
-    options: Options, train: Dataset, validation: Dataset | None, callback: Callback
-) -> tuple[list[Judged], bool]:
+def fit_short_record(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> Begun:
     """Fits sparse equations to a short record, and linear systems with hidden states to one that is driven.
 
     **Returns:** the judged fits, and whether the last is good enough; no fit for other records, or if none succeeds.
     """
     tried: list[Judged] = []
+    individuals = None
     for opening in list_openings(options, train, validation):
-        tried += try_opening(opening, train, validation, callback, tried[-1].fit.steps if tried else 0)
+        try:
+            tried += try_opening(opening, train, validation, callback, tried[-1].fit.steps if tried else 0)
+        except NoEquations as none:
+            SHORT_LOG.warning("%s: %s", opening.name, none.verdict)
+            individuals = none.individuals
+            continue
         if tried and (is_enough(tried[-1]) or tried[-1].fit.status in UNFINISHED):
-            return tried, True
-    return tried, False
+            return Begun(tried, True)
+    return Begun(tried, False, individuals)
 
 
 def list_openings(options: Options, train: Dataset, validation: Dataset | None = None) -> list[Opening]:
@@ -87,14 +91,17 @@ def open_driven_record(options: Options, train: Dataset) -> list[Opening]:
 def try_opening(
     opening: Opening, train: Dataset, validation: Dataset | None, callback: Callback, steps: int
 ) -> list[Judged]:
-    """Makes and judges a fit, which counts its steps from `steps`; none if it fails."""
+    """Makes and judges a fit, which counts its steps from `steps`; none if it fails.
+
+    **Raises:** `NoEquations` if no equations are found.
+    """
     try:
         problem = build_problem(opening.options, train, validation, callback=callback, offset=steps)
         callback.on_opening(opening.name)
         callback.on_fit_start(problem.model, problem.remarks)
         return [judge_attempt(opening.name, solve([problem], [callback])[0], None, opening.keys)]
-    except NoEquations as none:
-        SHORT_LOG.warning("%s: %s", opening.name, none.verdict)
+    except NoEquations:
+        raise
     except Exception as error:  # Continue with other fits.
         SHORT_LOG.warning("%s: %s", opening.name, error)
     return []

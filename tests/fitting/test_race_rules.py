@@ -13,8 +13,10 @@ from helpers.attempts import beats, race_of
 
 import node_fit as nf
 from node_fit.data.facts import Facts
+from node_fit.discover.individuals import Individuals
 from node_fit.fitting import candidates, judge, race
 from node_fit.fitting.judge import Attempt, Judged, find_best
+from node_fit.fitting.problem import NoEquations
 from node_fit.fitting.race import wants_more, why_more
 from node_fit.fitting.result import Fit
 
@@ -226,6 +228,40 @@ def test_an_attempt_that_fails_does_not_cost_the_fit_that_is_there(monkeypatch, 
 
     kept, first = race_with(monkeypatch, fail)
     assert kept is first and "another way: no beginning" in caplog.text
+
+
+def test_equations_with_constants_of_each_trajectory_are_kept_beside_a_poor_fit(monkeypatch, caplog):
+    """They are advice, which a good fit does not need."""
+    own = Individuals({"x": "-c1*x"}, {"c1": [0.5, 1.0]}, 0.99)
+    monkeypatch.setattr(
+        race,
+        "replace",
+        lambda what, **more: (what, more) if isinstance(what, Fit) else dataclasses.replace(what, **more),
+    )
+
+    def fail(*_):
+        raise NoEquations("they differ", own)
+
+    (_, more), _first = race_with(monkeypatch, fail)
+    assert more == {"individuals": own} and "another way: they differ" in caplog.text
+    good = candidates.Race(nf.Options(), "normal", (judged(0.01, "noise-limited"),), individuals=own)
+    assert race.end(good) is good.first
+
+
+def test_equations_are_searched_beside_hidden_states_if_there_are_several_trajectories(monkeypatch):
+    """What differs between trajectories looks like an unmeasured state."""
+    monkeypatch.setattr(candidates, "has_enough_rows", lambda train: True)
+    monkeypatch.setattr(candidates, "begins_with_equations", lambda options, train: False)
+    poor = with_hidden(judged(0.4, "poor"), 2, field=nf.MLP)
+    train = poor.fit.data["train"]
+    train.states, train.inputs, train.angles, train.trajectories = ("x",), (), {}, ("a", "b", "c")
+    monkeypatch.setattr(candidates.Facts, "of", lambda train, validation: Mock(spec=Facts, restarted=False))
+    assert candidates.search_equations(race_of(poor)).field is nf.Sparse
+    assert candidates.search_equations(race_of(poor, options=nf.Options(hidden=2))) is None
+    train.inputs = ("u",)
+    assert candidates.search_equations(race_of(poor)) is None
+    train.inputs, train.trajectories = (), ("a", "b")
+    assert candidates.search_equations(race_of(poor)) is None
 
 
 def test_the_first_that_ties_with_the_least_error_is_the_best():
