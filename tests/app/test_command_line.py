@@ -418,6 +418,7 @@ def test_a_key_is_accepted_with_and_without_a_plus(word):
         (["seed.x=1"], "seed.x is not a config key; seed holds a value, not keys."),
         (["field.width.x=1"], "field.width.x is not a config key; field.width holds a value, not keys."),
         (["sead=1"], "sead is not a config key; did you mean seed?"),
+        (["population.random=[k]"], "population.random is not a config key; did you mean random?"),
     ],
 )
 def test_a_key_that_can_not_be_gets_a_sentence(words, sentence):

@@ -408,7 +408,7 @@ def unknown_key(key: str, parent: Any) -> str:
         return find_renamed(key)
     if not siblings:
         return f"{key} is not a config key; {owner} holds a value, not keys."
-    namesakes = [full_key for full_key in all_keys(parent) if full_key.endswith(f".{name}")]
+    namesakes = [full_key for full_key in all_keys(parent) if f".{full_key}".endswith(f".{name}")]
     if namesakes and not closest(name, siblings):
         return f"{key} is not a config key; did you mean {namesakes[0]}?"
     return f"{key} is not a config key; {nearest_name(name, siblings, owner and f'{owner}.')}"
