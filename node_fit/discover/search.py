@@ -311,10 +311,15 @@ def search(
         findings = replace(findings, verdict=f"{findings.verdict} Inputs are held between rows: the states respond so.")
     if findings.fits or findings.interrupted or len(records) < FEWEST_ALIKE or vocabulary.is_balanced:
         return findings
-    judge.watch("equations of one trajectory, with constants of their own for the others")
     longest = data.select([int(data.lengths.argmax())])
-    alone = search(longest, vocabulary, symbolic=symbolic, effort="quick", seed=seed, watch=watch, held=held)
-    found = fit_individuals(records, (data.states, data.inputs), [system.shown for system in alone.ranked])
+    try:
+        judge.watch("equations of one trajectory, with constants of their own for the others")
+        alone = search(longest, vocabulary, symbolic=symbolic, effort="quick", seed=seed, watch=watch, held=held)
+        found = fit_individuals(records, (data.states, data.inputs), [system.shown for system in alone.ranked])
+    except KeyboardInterrupt:
+        return replace(findings, interrupted=True)
+    except (TimeIsUp, ValueError):  # Its time was up before a system of one trajectory was simulated.
+        return findings
     return findings if found is None else replace(findings, verdict=f"{found}", individuals=found)
 
 

@@ -8,6 +8,7 @@ import pytest
 import node_fit as nf
 from node_fit.discover.individuals import FEWEST_ALIKE, Individuals, fit_individuals
 from node_fit.discover.search import smooth_records
+from node_fit.discover.watch import TimeIsUp
 from node_fit.fitting import race
 
 RATES = np.array([0.4, 0.5, 0.6, 0.7, 0.8])
@@ -61,6 +62,16 @@ def test_discover_names_equations_that_differ_in_constants():
     assert few.individuals is None
     shared = nf.discover(decays(np.full(5, 0.6)), symbolic=False, resamples=0)
     assert shared.individuals is None and shared.explained
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, TimeIsUp])
+def test_a_search_that_ends_early_keeps_what_was_found(end):
+    def tell(what):
+        if what.startswith("equations of one trajectory"):
+            raise end
+
+    found = nf.discover(decays(), symbolic=False, resamples=0, tell=tell)
+    assert found.individuals is None and found.ranked and found.interrupted is (end is KeyboardInterrupt)
 
 
 @pytest.mark.slow
