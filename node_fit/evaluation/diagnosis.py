@@ -116,6 +116,8 @@ FITS: tuple[Kind, ...] = ("noise-limited", "misfit", "close", "good")
 OFF_OPTIMUM = 0.5
 # Ratio of held-out to training error above which it is reported.
 FAR_APART = 1.5
+# Ratio of the spread of all data to that of a split above which a split is at rest, and errors name their unit.
+AT_REST = 2.0
 # Maximum error ratio for which a simple model counts as equally good.
 TIED = 1.1
 KIND_WORDS = {
@@ -507,11 +509,13 @@ def linear_does_as_well(case: Case) -> str:
 
 
 def describe_lead(case: Case) -> str:
-    """Formats the scores of all splits, relative to the spread of all data."""
+    """Formats the scores of all splits, relative to the spread of all data; says so if that of a split is small."""
     errors = {name: error for name, error in case.nrmse.items() if not np.isnan(error)}
     names = ["training" if name == "train" else name for name in errors]
     figures = [f"{error:.2g} on {name}" for name, error in zip(names, errors.values(), strict=True)]
-    return f"{', '.join(figures[:-1])} and {figures[-1]} data" if len(figures) > 1 else f"{figures[0]} data"
+    listed = f"{', '.join(figures[:-1])} and {figures[-1]} data" if len(figures) > 1 else f"{figures[0]} data"
+    is_at_rest = any(case.scores[name].nrmse > AT_REST * error for name, error in errors.items())
+    return listed + ", relative to the spread of all data" * is_at_rest
 
 
 def beside(case: Case) -> str:

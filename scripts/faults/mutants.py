@@ -1533,6 +1533,13 @@ MUTANTS = (
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
+        "verdicts: the unit of errors",
+        "node_fit/evaluation/diagnosis.py",
+        "case.scores[name].nrmse > AT_REST * error",
+        "False",
+        ("tests/evaluation/test_diagnosis.py",),
+    ),
+    Mutant(
         "columns: changes that pass over a level",
         "node_fit/data/tables/guess.py",
         "and leaps.mean().item() >= PASSES_OVER",

@@ -248,6 +248,15 @@ def test_a_network_is_not_at_the_noise_where_new_data_surely_show_more(rows, kin
     assert diagnose(dataclasses.replace(case, penalised=False)).kind == "noise-limited"
 
 
+@pytest.mark.parametrize(("size", "is_at_rest"), [(1.0, False), (0.1, True)])
+def test_errors_name_their_unit_if_held_out_data_are_at_rest(size, is_at_rest):
+    """The table beside the verdict has errors relative to the spread of each split."""
+    data = rotation()
+    held = dataclasses.replace(data, ys=size * data.ys)
+    found = said(data.ys + 1e-3, data, validation=held, validated=held.ys + 1e-3)
+    assert found.kind == "good" and ("data, relative to the spread of all data" in found.sentence) is is_at_rest
+
+
 def test_a_good_fit_is_compared_with_the_best_simple_model():
     data = rotation()
     splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 1e-3}
