@@ -74,7 +74,7 @@ class Case:
     - `distance`: computes the distance of the constants from their optimum [standard errors]; None skips it.
     - `has_found_equations`: whether the equations were discovered from the data.
     - `left_out`: blocks of the data, with predictions of models that have not seen them.
-    - `better`: advice from a search for equations.
+    - `search_advice`: advice from a search for equations.
     """
 
     status: Status
@@ -95,7 +95,7 @@ class Case:
     distance: Callable[[], float] | None = None
     has_found_equations: bool = False
     left_out: Sequence[HeldOut] = ()
-    better: str | None = None
+    search_advice: str | None = None
 
     @property
     def coarse(self) -> str | None:
@@ -305,7 +305,7 @@ class Case:
         return np.asarray(self.splits[name].mask.any(axis=2))
 
     def advise(self, *, overfits: bool) -> str:
-        return self.better or advise(
+        return self.search_advice or advise(
             self.options,
             self.weighted_splits["train"],
             self.predicted["train"],

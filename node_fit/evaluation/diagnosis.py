@@ -305,7 +305,7 @@ def diagnose_worsened(case: Case) -> Diagnosis | None:
     untried = Untried(case.options, case.chosen)
     prior, lower = untried.prior() if case.penalised else None, lower_rate(case)
     shorter = untried.shorter_windows(LONGER_WINDOW)
-    advice = case.better or join_alternatives([*lower, prior, shorter, "more data"])
+    advice = case.search_advice or join_alternatives([*lower, prior, shorter, "more data"])
     return Diagnosis("worsened", f"worsened: {raised}; try {advice}.")
 
 
