@@ -433,7 +433,7 @@ class Split:
     test_trajectories: Sequence[str | int] | None = None
     restart: bool = False
     seed: int = 0
-    gaps: Literal["cut", "bridge"] = "cut"
+    gaps: str = "cut"
 
     def __post_init__(self):
         check_choice("gaps", self.gaps, ("cut", "bridge"))

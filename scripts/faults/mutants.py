@@ -1488,7 +1488,7 @@ MUTANTS = (
         "node_fit/discover/simulation.py",
         "values[divide] = move_within(at.values[divide], values[divide] - at.values[divide])",
         "pass",
-        ("tests/discover/test_simulation.py",),
+        ("tests/discover/test_denominators.py",),
     ),
     Mutant(
         "individuals: equations of many constants",
