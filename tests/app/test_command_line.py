@@ -129,6 +129,7 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
         ("A1,A2,B1,B2", [], ["data.states=[A1,A2,B1,B2]"]),
         ("x1,x2,x3,y1,y2,y3", [], ["data.states=[x1,x2,x3,y1,y2,y3]"]),
         ("Replicate_1,Replicate_2", [], ["data.states=[value]", "data.series=[Replicate_1,Replicate_2]"]),
+        ("tablet_1,tablet_2", [], ["data.states=[value]", "data.series=[tablet_1,tablet_2]"]),
         ("mouse 1,mouse 2,mouse 3,T", [], ["data.states=[value]", 'data.series=["mouse 1","mouse 2","mouse 3"]']),
         ("OD_1,OD_2", ["data.series=[OD_*]"], ["data.states=[value]"]),
         ("OD_1,OD_2", ["data.series=[OD_*]", '+field.equations={OD: "r*OD"}'], ["data.states=[OD]"]),

@@ -63,7 +63,8 @@ WELL_NAME, FEWEST_WELLS = re.compile(r"([A-P])(0?[1-9]|1[0-9]|2[0-4])"), 6
 # Names, with a number behind them, of columns that each repeat an experiment. A probe may be a sensor beside others.
 REPEAT_NAME = re.compile(r"(.*?)[\s_.-]*(\d+)(?:[\s_]*[\[(].*)?")
 REPEATED_THINGS = {"rep", "repeat", "replicate", "run", "trial", "experiment", "versuch", "wiederholung", "sample"} | {
-    "subject", "patient", "animal", "mouse", "rat", "plant", "well", "culture", "colony", "flask", "specimen"
+    "subject", "patient", "animal", "mouse", "rat", "plant", "well", "culture", "colony", "flask", "specimen",
+    "tablet", "vial", "dish", "batch", "assay", "test", "donor", "volunteer", "participant", "person", "proband"
 }  # fmt: skip
 # Two columns are identical if one leaves less than this fraction of the other.
 TINY_SHARE = 1e-12
