@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..data.dataset import Dataset
 from .formulas import Formula, lift, put_in
 from .judging import Judge, JudgedSystem
 from .smoothing import Smoothed
@@ -69,6 +70,14 @@ class Individuals:
             f"{systems} (at least {share:.3g} % of its variance; {ranges}). These constants differ, or an unmeasured "
             f"state does; {self.keys} fits such constants."
         )
+
+
+def may_differ(data: Dataset) -> bool:
+    """Whether constants that differ can be told from data: of three trajectories or more, without inputs.
+
+    A few constants follow a short record however an input drives it.
+    """
+    return len(data.trajectories) >= FEWEST_ALIKE and not data.inputs
 
 
 def fit_individuals(

@@ -37,7 +37,7 @@ from .formulas import (
     read_tape,
     read_term,
 )
-from .individuals import FEWEST_ALIKE, Individuals, fit_individuals
+from .individuals import Individuals, fit_individuals, may_differ
 from .judging import Judge, JudgedSystem, System, count_independent, drop_each_term, first_of_each_shape
 from .names import plain_names
 from .reading import read_field
@@ -309,7 +309,7 @@ def search(
     findings = search_source(source, vocabulary, symbolic, resamples, effort, seed)
     if responds and findings.explained and not data.has_held_inputs:
         findings = replace(findings, verdict=f"{findings.verdict} Inputs are held between rows: the states respond so.")
-    if findings.fits or findings.interrupted or len(records) < FEWEST_ALIKE or vocabulary.is_balanced:
+    if findings.fits or findings.interrupted or vocabulary.is_balanced or not may_differ(data):
         return findings
     longest = data.select([int(data.lengths.argmax())])
     try:
@@ -318,7 +318,7 @@ def search(
         found = fit_individuals(records, (data.states, data.inputs), [system.shown for system in alone.ranked])
     except KeyboardInterrupt:
         return replace(findings, interrupted=True)
-    except (TimeIsUp, ValueError):  # Its time was up before a system of one trajectory was simulated.
+    except (TimeIsUp, ValueError):  # Its time was up, or one trajectory does not offer a term that the user named.
         return findings
     return findings if found is None else replace(findings, verdict=f"{found}", individuals=found)
 

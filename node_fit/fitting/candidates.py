@@ -12,7 +12,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.facts import Facts
-from ..discover.individuals import FEWEST_ALIKE, Individuals
+from ..discover.individuals import Individuals, may_differ
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, LogTimeMLP, Polynomial
@@ -129,9 +129,7 @@ class Race:
     @property
     def may_have_individuals(self) -> bool:
         """Whether a hidden state of the best fit may be constants that differ between trajectories."""
-        train = self.train
-        several = len(train.trajectories) >= FEWEST_ALIKE and len(train.states) <= MOST_VARIABLES
-        return several and not train.inputs and self.may_hide_states
+        return may_differ(self.train) and len(self.train.states) <= MOST_VARIABLES and self.may_hide_states
 
     @property
     def may_hide_states(self) -> bool:

@@ -25,7 +25,7 @@ from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.task import Members
 from .candidates import FIRST_ATTEMPT
-from .judge import CONTENT, UNFINISHED, Begun, has_few_values
+from .judge import CONTENT, UNFINISHED, EarlyFits, has_few_values
 from .left_out import predict_left_out
 from .long_records import best_of_race, race_long_record
 from .mechanisms import fit_mechanism
@@ -108,9 +108,9 @@ def fit(
         stack.callback(callback.on_fit_end)
         alone = model is None and options.members.trained_members.size == 1 and jax.process_count() == 1
         races = alone and is_open(options, options.effort)
-        begun = begin_race(options, train, validation, callback) if races else Begun()
-        before = begun.tried
-        if begun.is_enough:
+        early = begin_race(options, train, validation, callback) if races else EarlyFits()
+        before = early.tried
+        if early.is_enough:
             warn_of_data([kept := best_of_race(before)])
             return with_bands(kept, options.members)
         steps = [before[-1].fit.steps if before else 0]
@@ -143,7 +143,7 @@ def fit(
             def anew(settled: Options, rows: Dataset) -> Fit:
                 return solve([build_problem(settled, rows, None)], [Callback()])[0]
 
-            result = run_race(options, result, again, options.effort, callback, begun)
+            result = run_race(options, result, again, options.effort, callback, early)
             result = refit_to_all(predict_left_out(result, anew, callback), go_on, callback)
         return with_bands(result, options.members)
 
@@ -152,15 +152,15 @@ def fit(
 OPENINGS = (fit_mechanism, race_long_record, fit_short_record)
 
 
-def begin_race(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> Begun:
+def begin_race(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> EarlyFits:
     """Runs the fits that are tried before a network."""
-    begun = Begun()
+    early = EarlyFits()
     for opening in OPENINGS:
         more = opening(options, train, validation, callback)
-        begun = more._replace(tried=(*begun.tried, *more.tried))
-        if begun.is_enough:
+        early = more._replace(tried=(*early.tried, *more.tried))
+        if early.is_enough:
             break
-    return begun
+    return early
 
 
 def with_precision(options: Options, field: object, train: Dataset) -> Options:

@@ -287,7 +287,7 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
     return with_errors(Judged(fit, attempt, math.inf, misfits, runs_away=away), Errors.of(misfits))
 
 
-class Begun(NamedTuple):
+class EarlyFits(NamedTuple):
     """The fits that are made before a network, and whether the last is good enough; equations with constants of each
     trajectory, if a search found these alone."""
 

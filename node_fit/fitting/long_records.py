@@ -46,7 +46,7 @@ from ..sysid.realization import (
     map_past,
 )
 from ..training.callback import Callback
-from .judge import UNFINISHED, Begun, Judged, find_best, judge_attempt, result_of
+from .judge import UNFINISHED, EarlyFits, Judged, find_best, judge_attempt, result_of
 from .problem import FitProblem, build_problem
 from .resolve import Choice
 from .result import Fit
@@ -279,14 +279,14 @@ def beside_options(fit: Fit, options: Options, settled: int) -> Options:
     )
 
 
-def race_long_record(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> Begun:
+def race_long_record(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> EarlyFits:
     """Fits the linear system of a long record, and a network beside it if it has few states and leaves more than noise.
 
     **Returns:** the judged fits, and whether they are good enough; no fits for other records.
     """
     long = fit_long_record(options, train, validation, callback.on_trial)
     if long is None:
-        return Begun()
+        return EarlyFits()
     callback.on_fit_start(long.fit.model.typical, [str(choice) for choice in long.fit.choices])
     tried = [judge_attempt(LINEAR_SYSTEM, long.fit, None, ("hidden", "observation"))]
     few = long.states <= MOST_BESIDE and maker_class(options.field) is MLP
@@ -297,7 +297,7 @@ def race_long_record(options: Options, train: Dataset, validation: Dataset | Non
     best = find_best(tried)
     enough = best.attempt.verdict in ENOUGH or not few or best.fit.status in UNFINISHED
     beside = [replace(judged, fit=replace(judged.fit, rival=long.fit.model.typical)) for judged in tried]
-    return Begun(beside, enough)
+    return EarlyFits(beside, enough)
 
 
 def best_of_race(tried: Sequence[Judged]) -> Fit:

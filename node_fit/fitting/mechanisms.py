@@ -14,7 +14,7 @@ from ..model.fields.network import MLP
 from ..model.make_model import is_plain, maker_class, trait_of
 from ..options.options import Options
 from ..training.callback import Callback
-from .judge import UNFINISHED, Begun, Judged, horizon_of, judge_attempt
+from .judge import UNFINISHED, EarlyFits, Judged, horizon_of, judge_attempt
 from .long_records import ENOUGH
 from .problem import build_problem
 from .resolve import Choice
@@ -40,14 +40,14 @@ def may_be_mechanism(options: Options, train: Dataset) -> bool:
     return True
 
 
-def fit_mechanism(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> Begun:
+def fit_mechanism(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> EarlyFits:
     """Fits the equations of motion of a mechanism, if the columns match one.
 
     **Returns:** the judged fit (to windows for a chaotic record), and whether it is good enough; no fit for other
     columns.
     """
     if not may_be_mechanism(options, train):
-        return Begun()
+        return EarlyFits()
 
     def judge(changed: Options, horizon: int | None) -> Judged:
         cut = [
@@ -71,6 +71,6 @@ def fit_mechanism(options: Options, train: Dataset, validation: Dataset | None, 
                 tried = [judge(replace(exact, field=fit.options.field, start=fit.options.start), horizon)]
     except (ValueError, ArithmeticError, np.linalg.LinAlgError, MemoryError) as error:  # Continue with other fits.
         MECHANISM_LOG.warning("%s: %s", MECHANISM, error)
-        return Begun()
+        return EarlyFits()
     best = tried[-1]
-    return Begun(tried, (best.attempt.verdict in ENOUGH and not best.runs_away) or best.fit.status in UNFINISHED)
+    return EarlyFits(tried, (best.attempt.verdict in ENOUGH and not best.runs_away) or best.fit.status in UNFINISHED)

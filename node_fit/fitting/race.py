@@ -18,7 +18,7 @@ from .candidates import FIRST_ATTEMPT, Race, candidates_of
 from .judge import (
     LEVEL,
     UNFINISHED,
-    Begun,
+    EarlyFits,
     Judged,
     count_hidden,
     has_hidden_starts,
@@ -37,13 +37,13 @@ RACE_LOG = logging.getLogger(__name__)
 # Maximum number of further fits, which bounds the total time to a multiple of the first fit's.
 MOST_ATTEMPTS = {"quick": 0, "normal": 6, "thorough": 100}
 
-NONE_BEFORE = Begun()
+NO_EARLY_FITS = EarlyFits()
 # Fits with other options to the data, which are cut into windows if a number of rows is passed.
 Again = Callable[[Options, int | None], Fit]
 
 
 def run_race(
-    options: Options, first: Fit, again: Again, effort: Effort, callback: Callback, begun: Begun = NONE_BEFORE
+    options: Options, first: Fit, again: Again, effort: Effort, callback: Callback, early: EarlyFits = NO_EARLY_FITS
 ) -> Fit:
     """Tries the applicable candidates until the verdict is good enough, and returns the best fit with all attempts.
 
@@ -53,12 +53,12 @@ def run_race(
     - `again`: makes another fit.
     - `effort`: `quick` tries no candidates, `normal` the first few that apply.
     - `callback`: notified of each attempt.
-    - `begun`: the attempts made before the first fit.
+    - `early`: the attempts made before the first fit.
     """
     horizon = horizon_of(first)
-    openings = tuple(begun.tried) if horizon is None else judge_again(begun.tried, horizon)
+    openings = tuple(early.tried) if horizon is None else judge_again(early.tried, horizon)
     made = (judge_attempt(FIRST_ATTEMPT, first, horizon),)
-    race = Race(options, effort, made, horizon, openings, begun.individuals)
+    race = Race(options, effort, made, horizon, openings, early.individuals)
     if first.status in UNFINISHED:
         return end_early(race, first.status, first.reason)
     queue = list(candidates_of(race))

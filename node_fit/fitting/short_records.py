@@ -18,7 +18,7 @@ from .candidates import (
     responds_at_once,
     with_fitted_start,
 )
-from .judge import UNFINISHED, Begun, Judged, has_few_values, judge_attempt
+from .judge import UNFINISHED, EarlyFits, Judged, has_few_values, judge_attempt
 from .problem import NoEquations, build_problem
 from .resolve import reads_inputs
 from .train import train as solve
@@ -37,7 +37,7 @@ class Opening(NamedTuple):
     options: Options
 
 
-def fit_short_record(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> Begun:
+def fit_short_record(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> EarlyFits:
     """Fits sparse equations to a short record, and linear systems with hidden states to one that is driven.
 
     **Returns:** the judged fits, and whether the last is good enough; no fit for other records, or if none succeeds.
@@ -52,8 +52,8 @@ def fit_short_record(options: Options, train: Dataset, validation: Dataset | Non
             individuals = none.individuals
             continue
         if tried and (is_enough(tried[-1]) or tried[-1].fit.status in UNFINISHED):
-            return Begun(tried, True)
-    return Begun(tried, False, individuals)
+            return EarlyFits(tried, True)
+    return EarlyFits(tried, False, individuals)
 
 
 def list_openings(options: Options, train: Dataset, validation: Dataset | None = None) -> list[Opening]:

@@ -1513,8 +1513,15 @@ MUTANTS = (
     ),
     Mutant(
         "individuals: two trajectories",
-        "node_fit/discover/search.py",
-        "or len(records) < FEWEST_ALIKE",
+        "node_fit/discover/individuals.py",
+        "len(data.trajectories) >= FEWEST_ALIKE and not",
+        "not",
+        ("tests/discover/test_individuals.py",),
+    ),
+    Mutant(
+        "individuals: driven trajectories",
+        "node_fit/discover/individuals.py",
+        " and not data.inputs",
         "",
         ("tests/discover/test_individuals.py",),
     ),

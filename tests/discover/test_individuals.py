@@ -60,6 +60,9 @@ def test_discover_names_equations_that_differ_in_constants():
     assert not found.explained and found.individuals.equations == {"x": "-c1*x"} and found.verdict == str(found)
     few = nf.discover(decays(RATES[: FEWEST_ALIKE - 1]), symbolic=False, resamples=0)
     assert few.individuals is None
+    data = decays()
+    driven = nf.Dataset.from_arrays(data.ts, data.ys, np.sin(data.ts)[..., None], states=["x"], inputs=["u"])
+    assert nf.discover(driven, symbolic=False, resamples=0).individuals is None
     shared = nf.discover(decays(np.full(5, 0.6)), symbolic=False, resamples=0)
     assert shared.individuals is None and shared.explained
 
