@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..runtime.placement import AnyArray
 from .dataset import Dataset
-from .domains import rebase_to_end
+from .domains import namespace, rebase_to_end
 from .events import Events, Jumps
 from .noise import noise_weights
 from .scaling import Scaler
@@ -76,8 +75,8 @@ class Batch(eqx.Module):
     width: Float[AnyArray, "trajectory time channel"] | None = None
 
     def weigh_residuals(
-        self, residuals: Float[AnyArray, "trajectory time channel"]
-    ) -> Float[AnyArray, "trajectory time channel"]:
+        self, residuals: Float[AnyArray, "*member trajectory time channel"]
+    ) -> Float[AnyArray, "*member trajectory time channel"]:
         """Weights residuals by the inverse of their standard deviations, as far as these are known."""
         return residuals if self.weight is None else residuals * self.weight
 
@@ -86,7 +85,8 @@ class Batch(eqx.Module):
         """`ys`, with midpoints in place of the ends of intervals."""
         if self.width is None or self.censored is None:
             return self.ys
-        return self.ys + self.censored * jnp.where(jnp.isfinite(self.width), self.width / 2, 0)
+        xp = namespace(self.width)
+        return self.ys + self.censored * xp.where(xp.isfinite(self.width), self.width / 2, 0)
 
     @property
     def times(self) -> Float[AnyArray, "trajectory time"]:

@@ -7,10 +7,11 @@ from typing import cast
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from ..runtime.placement import AnyArray
 from ..runtime.serialization import parse_number
+from .domains import Numbers
 
 # Row index of arrays: numbers, a mask or slices, for one axis or several.
 Index = int | slice | AnyArray | Sequence[int] | tuple[int | slice | AnyArray, ...]
@@ -95,9 +96,9 @@ class Jumps(eqx.Module):
     factor: Float[AnyArray, "*rows state"]
     shift: Float[AnyArray, "*rows state"]
 
-    def after(self, y: Float[Array, "*rows state"]) -> Float[Array, "*rows state"]:
-        """Returns the states just after the jumps."""
-        return y * self.factor + self.shift
+    def after(self, y: Numbers) -> Numbers:
+        """Returns the states just after the jumps, of the same shape; NumPy arrays stay on the host."""
+        return cast(Numbers, y * self.factor + self.shift)
 
     def at(self, rows: Index) -> "Jumps":
         """Returns the jumps at the rows selected by an array index."""

@@ -19,6 +19,7 @@ from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_
 from ..runtime.serialization import stored_as
 from ..solver.problem import Intervals
 from ..solver.row_by_row import Front
+from .host_rollout import predict_without_compiling
 from .neural_ode import NeuralODE, hindcast, with_earlier
 from .rollout import (
     Moments,
@@ -236,6 +237,10 @@ class Ensemble(eqx.Module):
         """Simulates the trajectories of all members in scaled units, hidden states after the measured ones."""
         first_model = self.members[0]
         first_model.check_channels(data)
+        request = first_model.prediction_request(data, ts)
+        uncompiled = predict_without_compiling(self.members, *request, self.vary_rows)
+        if uncompiled is not None:
+            return uncompiled
         precision = precision_of(first_model)
         with scope_of(first_model):
             arrays, static = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
@@ -261,7 +266,7 @@ class Ensemble(eqx.Module):
                 return observe_all(every, static[0], *carry((at, before), dtype_of(precision)))
 
             solve = count_increases(first_model, at_times, observe)
-            ys = in_slices(solve, *first_model.prediction_request(data, ts), axis=1)
+            ys = in_slices(solve, *request, axis=1)
         return np.asarray(ys, np.float64)
 
     def vary_rows(

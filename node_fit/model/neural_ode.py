@@ -33,7 +33,8 @@ from ..solver.row_by_row import Front
 from ..solver.solver import Solver
 from ..solver.switches import has_stops
 from .fields.known import Local, constants_in
-from .initial_state.rule import AbstractStart
+from .host_rollout import is_soon_solved, predict_without_compiling
+from .initial_state.rule import AbstractStart, Starts
 from .noise import NoiseModel
 from .observation import DirectReadout, FormulaReadout, MeasuredStates, Observation
 from .rollout import (
@@ -273,7 +274,7 @@ class NeuralODE(eqx.Module):
 
     def first_states(self, batch: Batch) -> Float[Array, "trajectory state"]:
         """Returns the initial states of training trajectories, or windows of them, in scaled units."""
-        return self.start.complete(self.start(batch), self.field, batch)
+        return jnp.asarray(self.start.complete(self.start(batch), self.field, batch))
 
     def simulate(self, batch: Batch) -> Solution:
         """Simulates the channels of training trajectories in scaled units; custom losses differentiate this.
@@ -296,11 +297,11 @@ class NeuralODE(eqx.Module):
     def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]:
         """Estimates the initial states of any trajectories with the rule `start`."""
 
-        def channels(start: Float[Array, "trajectory state"], given: Batch) -> Float[Array, "trajectory time channel"]:
-            ys = self.observe(self.solver.forecast(self.problem(given, start)).ys, given)
+        def channels(start: Starts, given: Batch) -> Float[Array, "trajectory time channel"]:
+            ys = self.observe(self.solver.forecast(self.problem(given, jnp.asarray(start))).ys, given)
             return self.scaler.near(ys, given.ys)
 
-        return self.start.complete(self.start.estimate(channels, batch), self.field, batch)
+        return jnp.asarray(self.start.complete(self.start.estimate(channels, batch), self.field, batch))
 
     def batch(self, data: Dataset) -> Batch:
         """Converts data to arrays in scaled units, and separates the rows that initial states are estimated from."""
@@ -344,7 +345,9 @@ class NeuralODE(eqx.Module):
 
     def compile_prediction(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> None:
         """Compiles `predict` ahead of its first call, for these data and for any model of this structure."""
-        compile_prediction(self, *self.prediction_request(data, ts))
+        request = self.prediction_request(data, ts)
+        if not is_soon_solved([self], *request):
+            compile_prediction(self, *request)
 
     def starting_from(self, y0: GivenStates, ts: ArrayLike | None, u: GivenStates) -> Dataset:
         """Returns a dataset with the first row of each trajectory, for predictions; arguments as in `predict`.
@@ -421,7 +424,9 @@ class NeuralODE(eqx.Module):
     ) -> Prediction:
         """Predicts as `Ensemble.bands` does, but without bands, since a single model has none."""
         self.check_channels(data)
-        predicted = predict_rows(self, *self.prediction_request(data, ts))
+        request = self.prediction_request(data, ts)
+        uncompiled = predict_without_compiling([self], *request)
+        predicted = predict_rows(self, *request) if uncompiled is None else uncompiled[0]
         if earlier:
             predicted = with_earlier(predicted, hindcast(self, data, ts), data, ts)
         return Prediction(

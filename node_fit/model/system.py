@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from typing import Protocol, cast, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -9,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..data.domains import Bounds, from_line, is_inside, slope, to_line, turns_of
+from ..data.domains import Bounds, Numbers, from_line, is_inside, slope, to_line, turns_of
 from ..data.events import Events, Jumps
 from ..data.scaling import Scaler, columns_by_name
 from ..data.trajectories import check_known_values
+from ..runtime.placement import AnyArray
 from ..runtime.serialization import stored_as
 
 
@@ -132,13 +134,7 @@ class System(eqx.Module):
         self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
     ) -> tuple[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]]:
         """Converts time, states and inputs from the solver's units to the user's."""
-        s = self.scaler
-        y = columns_by_name(from_line, z * s.state_scale + s.state_shift, s.bounds)
-        return (
-            t * s.time_scale + s.time_shift,
-            y,
-            columns_by_name(from_line, u * s.input_scale + s.input_shift, s.input_bounds),
-        )
+        return convert_to_users_units(self.scaler, t, z, u)
 
     def in_solver_units(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
@@ -156,8 +152,7 @@ class System(eqx.Module):
 
     def scaled_rates(self, y: Float[Array, " state"], rates: Float[Array, " state"]) -> Float[Array, " state"]:
         """Converts time derivatives from the user's units to the solver's, at states in the user's units."""
-        s = self.scaler
-        return rates * columns_by_name(slope, y, s.bounds) * s.time_scale / s.state_scale
+        return convert_to_scaled_rates(self.scaler, y, rates)
 
     def jumps(self, events: Events) -> Jumps:
         """Converts events to scaled units, on the host.
@@ -181,6 +176,40 @@ class System(eqx.Module):
     ) -> dict[str, Float[Array, ""]]:
         """Maps the names of the states, the inputs and the time to their values."""
         return dict(zip(self.states, y, strict=True)) | dict(zip(self.inputs, u, strict=True)) | {self.time: t}
+
+
+@runtime_checkable
+class Scales(Protocol):
+    """The numbers of a `Scaler` that conversions of units need."""
+
+    @property
+    def state_shift(self) -> AnyArray: ...
+    @property
+    def state_scale(self) -> AnyArray: ...
+    @property
+    def input_shift(self) -> AnyArray: ...
+    @property
+    def input_scale(self) -> AnyArray: ...
+    @property
+    def time_shift(self) -> AnyArray: ...
+    @property
+    def time_scale(self) -> AnyArray: ...
+    @property
+    def bounds(self) -> tuple[Bounds, ...]: ...
+    @property
+    def input_bounds(self) -> tuple[Bounds, ...]: ...
+
+
+def convert_to_users_units(s: Scales, t: Numbers, z: Numbers, u: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Converts as `System.in_users_units`, for arrays of any number of axes; NumPy arrays stay on the host."""
+    y = columns_by_name(from_line, cast(Numbers, z * s.state_scale + s.state_shift), s.bounds)
+    v = columns_by_name(from_line, cast(Numbers, u * s.input_scale + s.input_shift), s.input_bounds)
+    return cast(Numbers, t * s.time_scale + s.time_shift), y, v
+
+
+def convert_to_scaled_rates(s: Scales, y: Numbers, rates: Numbers) -> Numbers:
+    """Converts as `System.scaled_rates`, for arrays of any number of axes; NumPy arrays stay on the host."""
+    return cast(Numbers, rates * columns_by_name(slope, y, s.bounds) * s.time_scale / s.state_scale)
 
 
 def on_line(factor: np.ndarray, shift: np.ndarray, bounds: Bounds, name: str) -> tuple[np.ndarray, np.ndarray]:

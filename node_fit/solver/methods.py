@@ -1,13 +1,14 @@
 """Solver methods by name, with their possible steps, tableaus, gradients and tolerances."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple, TypeGuard, cast
 
 import diffrax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from ..data.domains import Numbers, namespace
 from ..runtime.placement import AnyArray
 
 # A method of Diffrax, whose state can be any tree.
@@ -50,25 +51,29 @@ def tableau(method: str) -> Tableau:
     return Tableau(table.c, table.a_lower, table.b_sol, table.b_error, table.fsal)
 
 
-def combine(weights: np.ndarray, stages: Sequence[Array]) -> Array:
+def combine(weights: np.ndarray, stages: Sequence[Numbers]) -> Numbers:
     """Computes a weighted sum of stages, without terms for weights of zero."""
     terms = [float(w) * k for w, k in zip(weights, stages, strict=False) if w != 0]
-    return sum(terms[1:], terms[0]) if terms else jnp.zeros_like(stages[0])
+    return cast(Numbers, sum(terms[1:], terms[0]) if terms else namespace(stages[0]).zeros_like(stages[0]))
 
 
 def runge_kutta_step(
     table: Tableau,
-    rates: Callable[[Array, Array], Array],
-    t: Float[Array, " trajectory"],
-    h: Float[Array, " trajectory"],
-    y: Float[Array, "trajectory state"],
-    slope: Float[Array, "trajectory state"] | None = None,
-) -> tuple[Float[Array, "trajectory state"], list[Array]]:
-    """Returns the states after a step of length `h` from time `t`, and its stages; `slope` is the first, if known."""
+    rates: Callable[[Numbers, Numbers], Numbers],
+    t: Numbers,
+    h: Numbers,
+    y: Numbers,
+    slope: Numbers | None = None,
+) -> tuple[Numbers, list[Numbers]]:
+    """Returns the states after a step, and its stages; NumPy arrays stay on the host.
+
+    **Arguments:** `t`, `h`: the time before the step and its length, shape `(trajectory,)`. `y`: the states before it,
+    shape `(trajectory, state)`. `slope`: the first stage, if known.
+    """
     stages = [rates(t, y) if slope is None else slope]
     for row, c in zip(table.a, table.c, strict=True):
-        stages.append(rates(t + float(c) * h, y + h[:, None] * combine(row, stages)))
-    return y + h[:, None] * combine(table.b, stages), stages
+        stages.append(rates(cast(Numbers, t + float(c) * h), cast(Numbers, y + h[:, None] * combine(row, stages))))
+    return cast(Numbers, y + h[:, None] * combine(table.b, stages)), stages
 
 
 def error_order(method: str) -> int:

@@ -4,14 +4,15 @@ Inputs can have a kink or a jump at every row, and states jump at events. A step
 polynomial of its own interval crosses neither.
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ..data.domains import Numbers, namespace
 from ..data.events import Jumps
 from ..runtime.placement import AnyArray
 
@@ -193,13 +194,19 @@ class Interval(eqx.Module):
 
     def inputs_at(self, t: Float[Array, " trajectory"]) -> Float[Array, "trajectory input"]:
         """Returns the inputs at one time per trajectory within the interval."""
-        first, *coefficients = self.coefficients[::-1]
-        if not coefficients:
-            return first
-        share = jnp.clip((t - self.row) / jnp.where(self.length > 0, self.length, 1), 0, 1)[:, None]
-        for coefficient in coefficients:
-            first = coefficient + first * share
+        return evaluate_inputs(self.coefficients, self.row, self.length, t)
+
+
+def evaluate_inputs(coefficients: Sequence[Numbers], row: Numbers, length: Numbers, t: Numbers) -> Numbers:
+    """Evaluates the polynomials of inputs at one time per trajectory; arguments as in `Interval`."""
+    first, *others = coefficients[::-1]
+    if not others:
         return first
+    xp = namespace(t)
+    share = xp.clip((t - row) / xp.where(length > 0, length, 1), 0, 1)[:, None]
+    for coefficient in others:
+        first = cast(Numbers, coefficient + first * share)
+    return first
 
 
 def at_row(intervals: Intervals, index: int) -> Interval:

@@ -36,7 +36,7 @@ from ..model.ensemble import BAND_LEVELS, Ensemble
 from ..model.initial_state.rule import AbstractStart
 from ..model.neural_ode import NeuralODE
 from ..model.system import System
-from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..runtime.placement import AnyArray, carry, dtype_of, precision_of, scope
 from ..runtime.serialization import CLASSES, Json, __version__, is_json, stored_name
 from ..runtime.validation import check_argument, check_path, is_list_or_tuple
 from ..solver.methods import ByState
@@ -369,7 +369,7 @@ def check_ensemble(ensemble: Ensemble) -> None:
         raise ModelFileError(f"its bands have the shapes {shapes}.")
 
 
-def check_part(name: str, size: int, what: str, part: Callable[..., Array], *arguments: PyTree) -> None:
+def check_part(name: str, size: int, what: str, part: Callable[..., AnyArray], *arguments: PyTree) -> None:
     """Rejects a part that does not return an array whose last axis has this size."""
     try:
         out = eqx.filter_eval_shape(part, *arguments)

@@ -448,8 +448,8 @@ MUTANTS = (
     Mutant(
         "starts: a hidden state's is ignored",
         "node_fit/model/initial_state/rule.py",
-        "return jnp.concatenate([measured, jnp.tile(absent[:, count:], (rows, 1))], axis=1)",
-        "return jnp.concatenate([measured, jnp.zeros_like(jnp.tile(absent[:, count:], (rows, 1)))], axis=1)",
+        "return xp.concatenate([measured, xp.tile(absent[:, count:], (rows, 1))], axis=1)",
+        "return xp.concatenate([measured, xp.zeros_like(xp.tile(absent[:, count:], (rows, 1)))], axis=1)",
         ("tests/model/test_hidden_states.py::test_a_known_start_of_a_hidden_state_is_where_it_starts",),
     ),
     Mutant(
@@ -470,7 +470,7 @@ MUTANTS = (
     Mutant(
         "starts: fitted all the same",
         "node_fit/model/initial_state/trained.py",
-        "return self.guess.shows(batch) | ~jnp.array(self.guess.is_stated)[None]",
+        "return self.guess.shows(batch) | ~np.array(self.guess.is_stated)[None]",
         "return self.guess.shows(batch) | True",
         ("tests/model/test_hidden_states.py::test_a_known_start_of_a_hidden_state_is_where_it_starts",),
     ),

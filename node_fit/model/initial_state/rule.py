@@ -14,7 +14,7 @@ import optimistix as optx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ...data.batch import Batch, first_rows
-from ...data.domains import check_inside, is_inside, is_real
+from ...data.domains import check_inside, is_inside, is_real, namespace
 from ...data.groups import Groups
 from ...runtime.placement import AnyArray
 from ...runtime.serialization import stored_as
@@ -24,7 +24,7 @@ from ..fields.equations import Equations
 from ..fields.known import ConstantConfig, Constants
 from ..system import System
 
-Starts = Float[Array, "trajectory state"]
+Starts = Float[AnyArray, "trajectory state"]
 # Maps starts and a batch to the channels at its times, in scaled units; not finite if a solve fails. Only forward-mode
 # derivatives exist.
 Simulate = Callable[[Starts, Batch], Float[Array, "trajectory time channel"]]
@@ -75,10 +75,10 @@ class Guess(eqx.Module):
         return Guess(system.measured, tuple(None if np.isnan(value) else value for value in scaled))
 
     def __call__(self, batch: Batch) -> Starts:
-        count, rows = self.measured, batch.first.shape[0]
-        absent = jnp.asarray([value or 0.0 for value in self.absent], batch.first.dtype)[None]
-        measured = jnp.where(self.shows(batch)[:, :count], batch.first[:, :count], absent[:, :count])
-        return jnp.concatenate([measured, jnp.tile(absent[:, count:], (rows, 1))], axis=1)
+        count, rows, xp = self.measured, batch.first.shape[0], namespace(batch.first)
+        absent = xp.asarray([value or 0.0 for value in self.absent], batch.first.dtype)[None]
+        measured = xp.where(self.shows(batch)[:, :count], batch.first[:, :count], absent[:, :count])
+        return xp.concatenate([measured, xp.tile(absent[:, count:], (rows, 1))], axis=1)
 
     @property
     def is_stated(self) -> tuple[bool, ...]:
@@ -95,10 +95,10 @@ class Guess(eqx.Module):
         """Whether the user gave the start of a hidden state."""
         return any(self.is_stated[self.measured :])
 
-    def shows(self, batch: Batch) -> Bool[Array, "trajectory state"]:
+    def shows(self, batch: Batch) -> Bool[AnyArray, "trajectory state"]:
         """Returns whether each state is measured in a trajectory; hidden states are not."""
-        seen = batch.seen[:, : self.measured]
-        return jnp.concatenate([seen, jnp.zeros((seen.shape[0], len(self.absent) - self.measured), bool)], axis=1)
+        seen, xp = batch.seen[:, : self.measured], namespace(batch.seen)
+        return xp.concatenate([seen, xp.zeros((seen.shape[0], len(self.absent) - self.measured), bool)], axis=1)
 
 
 def describe_known_starts(start: "AbstractStart", system: System) -> str:
@@ -258,7 +258,7 @@ class First(AbstractStart):
         self.hidden = jnp.zeros(len(self.guess.unknown)) if hidden else None
 
     def __call__(self, batch: Batch) -> Starts:
-        starts = self.guess(batch)
+        starts = jnp.asarray(self.guess(batch))
         unknown = np.array(self.guess.unknown, int)
         return starts if self.hidden is None else starts.at[:, unknown].set(self.hidden[None, :])
 
@@ -340,7 +340,7 @@ class Stated(AbstractStart):
             scaled = self.system.in_solver_units(time, stated, inputs)[1]
             return jnp.where(jnp.array([name in self.states_with_expression for name in self.system.states]), scaled, y)
 
-        return jax.vmap(one)(batch.origin + batch.ts[:, 0], self.guess(batch), batch.us[:, 0])
+        return jax.vmap(one)(batch.origin + batch.ts[:, 0], jnp.asarray(self.guess(batch)), batch.us[:, 0])
 
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         return self(batch)
@@ -417,7 +417,7 @@ class Steady(AbstractStart):
                 adjoint=optx.ImplicitAdjoint(lx.AutoLinearSolver(well_posed=False)),
             ).value
 
-        return jax.vmap(one)(starts, batch.origin + batch.ts[:, 0], batch.us[:, 0])
+        return jax.vmap(one)(jnp.asarray(starts), batch.origin + batch.ts[:, 0], batch.us[:, 0])
 
     @property
     def given_rows(self) -> int | None:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ...data.batch import Batch, first_rows
+from ...data.domains import namespace
 from ...minimize.compiled import search_least_squares
 from ...runtime.placement import AnyArray
 from ...runtime.serialization import stored_as
@@ -68,11 +69,11 @@ class Fitted(AbstractStart):
         self.values = guess_starts(self.guess, batch)
 
     def __call__(self, batch: Batch) -> Starts:
-        return jnp.where(self.free(batch), self.values[batch.index], self.guess(batch))
+        return namespace(batch.first).where(self.free(batch), self.values[batch.index], self.guess(batch))
 
-    def free(self, batch: Batch) -> Bool[Array, "trajectory state"]:
+    def free(self, batch: Batch) -> Bool[AnyArray, "trajectory state"]:
         """Returns whether each start is fitted."""
-        return self.guess.shows(batch) | ~jnp.array(self.guess.is_stated)[None]
+        return self.guess.shows(batch) | ~np.array(self.guess.is_stated)[None]
 
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         def one(row: Int[Array, ""]) -> Float[Array, " state"]:
@@ -108,9 +109,10 @@ class Fitted(AbstractStart):
 
     def initial(self, batch: Batch) -> Starts:
         """Returns first measurements; for hidden states with an unknown start, the mean of the fitted starts."""
-        typical = jnp.broadcast_to(self.values.mean(axis=0), (batch.first.shape[0], self.values.shape[1]))
-        unknown = jnp.array([index in self.guess.unknown for index in range(self.values.shape[1])])[None]
-        return jnp.where(unknown, typical, self.guess(batch))
+        xp = namespace(batch.first)
+        typical = xp.broadcast_to(self.values.mean(axis=0), (batch.first.shape[0], self.values.shape[1]))
+        unknown = np.array([index in self.guess.unknown for index in range(self.values.shape[1])])[None]
+        return xp.where(unknown, typical, self.guess(batch))
 
     def given_mask(self, batch: Batch) -> Bool[AnyArray, "trajectory time channel"]:
         """Returns the mask of measurements that a start can be fitted to."""
