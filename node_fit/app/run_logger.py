@@ -205,7 +205,7 @@ class RunLogger(Callback):
         self.display.announce(stage, steps)
 
     def on_stage_start(self, stage: str) -> None:
-        self.display.began()
+        self.display.began(stage)
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
         records = [replace(record, seconds=record.seconds + self.before) for record in records]

@@ -91,7 +91,8 @@ class Display:
         )
         self.task = TaskID(0)
         self.last: tuple[int, float] | None = None
-        self.stage, self.steps, self.shown = "", 0, time.perf_counter()
+        self.stage, self.shown = "", time.perf_counter()
+        self.steps: int | None = None
         self.doing, self.since = "", self.shown
         self.ended = threading.Event()
 
@@ -161,12 +162,19 @@ class Display:
         else:
             self.draw(f"compiling {stage}", None, 0, "")
 
-    def began(self) -> None:
-        """Shows that a stage has been compiled and is running."""
+    def began(self, stage: str) -> None:
+        """Shows that a stage is running, whose number of steps is unknown if it was not compiled before."""
+        if stage != self.stage:
+            self.stage, self.steps, self.last = stage, None, None
         self.does(f"fitting {self.stage}")
         self.shown = self.since
         if not self.lines:
             self.draw(self.stage, self.steps, 0, "")
+
+    @property
+    def of_steps(self) -> str:
+        """The maximum number of steps, in words; empty if it is unknown."""
+        return "" if self.steps is None else f" of {self.steps}"
 
     def show_steps(self, step: int) -> None:
         """Shows the current step within a long chunk."""
@@ -174,7 +182,7 @@ class Display:
         if not self.lines:
             self.draw(self.stage, self.steps, step, "")
         elif now - self.shown > SILENCE:
-            self.console.print(f"{self.stage:<10} step {step:>6} of {self.steps}", soft_wrap=True)
+            self.console.print(f"{self.stage:<10} step {step:>6}{self.of_steps}", soft_wrap=True)
             self.shown = now
 
     def show(self, record: Record, state: RunState) -> None:
@@ -183,7 +191,7 @@ class Display:
         pace = None if self.last is None else (step - self.last[0]) / max(now - self.last[1], 1e-9)
         pace = pace or None  # A chunk without steps has no pace.
         speed = "" if pace is None else f" {pace:.0f} steps/s" if pace >= 1 else f" {1 / pace:.1f} s/step"
-        remaining = 0.0 if pace is None else (self.steps - step) / pace
+        remaining = 0.0 if pace is None or self.steps is None else (self.steps - step) / pace
         self.last, self.shown = (step, now), now
         # The activity until the next chunk, or after the last one.
         self.does(f"{record.stage}, after step {step}")
@@ -192,7 +200,7 @@ class Display:
             losses += f" validation {record.validation_loss:.1e}"
         if self.lines:
             self.console.print(
-                f"{record.stage:<10} step {step:>6} of {self.steps}  {losses}{speed}{at_most(remaining)}",
+                f"{record.stage:<10} step {step:>6}{self.of_steps}  {losses}{speed}{at_most(remaining)}",
                 soft_wrap=True,
             )
         else:
@@ -228,7 +236,7 @@ class ShowProgress(Callback):
         self.display.announce(stage, steps)
 
     def on_stage_start(self, stage: str) -> None:
-        self.display.began()
+        self.display.began(stage)
 
     def on_steps(self, step: int, state: RunState) -> None:
         self.display.show_steps(step - state.offset)

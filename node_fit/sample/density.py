@@ -119,7 +119,7 @@ def density_of_fit(evidence: Evidence, given: Mapping[str, Sequence[object]] | N
     if len(values) < len(evidence.x):
         raise Unsure("the data leave directions of the parameters open, which have no posterior; fix a constant.")
     root = np.sqrt(information.variance) * (vectors.T / values) / information.columns[:, None]
-    evidence.stage = evidence.stage.refine_at(corners(information, REFINED_REACH))
+    evidence.stage = evidence.stage.compile().refine_at(corners(information, REFINED_REACH))
     log = log_posterior(evidence, {place: priors[place.name] for place in evidence.constants if place.name in priors})
     center = jnp.asarray(evidence.x)
     matrix = jnp.asarray(root)

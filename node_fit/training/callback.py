@@ -131,10 +131,10 @@ class Callback:
         return None
 
     def on_stage_compile(self, stage: str, steps: int) -> None:
-        """A stage of at most `steps` steps is about to be compiled."""
+        """A stage of at most `steps` steps is about to be compiled; small fits of equations run without."""
 
     def on_stage_start(self, stage: str) -> None:
-        """The stage is compiled and about to run."""
+        """The stage is about to run."""
 
     def on_steps(self, step: int, state: RunState) -> str | None:
         """A long chunk has reached a step; called every few seconds. Return a reason to stop, or None.

@@ -32,6 +32,7 @@ from .decisions import (
     return_to_best,
     too_few_steps,
 )
+from .host_programs import make_programs
 from .programs import Advanced, Setup, StagePrograms
 from .step import Iterate, Params, TrainState, with_flag
 from .task import Member, check_alike
@@ -102,6 +103,8 @@ class Loop:
         callback.on_training_start(self.model_of)
 
         def template(index: int, nodes: int) -> tuple[TrainState, ...]:
+            if nodes:  # Only compiled programs hold steps.
+                self._programs[index] = StagePrograms(index, self.setup)
             return tuple(with_nodes(state, nodes) for state in self.programs(index).init(initial))
 
         run = share_arrays(callback.restore(template), template)
@@ -129,7 +132,7 @@ class Loop:
     def programs(self, index: int) -> StagePrograms:
         """Returns the programs of a stage, which are made once."""
         if index not in self._programs:
-            self._programs[index] = StagePrograms(index, self.setup)
+            self._programs[index] = make_programs(index, self.setup)
         return self._programs[index]
 
     def next_stage(self, run: RunState, outcomes: Sequence[Outcome]) -> RunState:
@@ -155,7 +158,8 @@ class Loop:
         """Runs chunks until the stage has ended for every member, or a callback stops it."""
         programs = self.programs(run.stage)
         if any(end is None for end in self.outcomes(run)):  # A resumed stage can have ended.
-            callback.on_stage_compile(programs.stage.name, programs.stage.steps)
+            if programs.is_compiled:
+                callback.on_stage_compile(programs.stage.name, programs.stage.steps)
             programs.compile(run.members, PROGRAMS.begin)
             programs.compile(run.members)
             callback.on_stage_start(programs.stage.name)

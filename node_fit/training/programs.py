@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
@@ -126,7 +126,10 @@ class StagePrograms:
     - `blocks`, `length`: number of solves in an evaluation, and of steps in a chunk.
     - `compilations`, `compile_seconds`: number and time of its chunks' compilations.
     - `numbers`: how many numbers its programs read in training.
+    - `is_compiled`: whether they are compiled before the first chunk.
     """
+
+    is_compiled: ClassVar[bool] = True
 
     def __init__(self, index: int, setup: Setup):
         self.index = index
@@ -316,6 +319,16 @@ class StagePrograms:
         program = self._use(PROGRAMS.get, errors_of_steps, self.static, arguments, Compilations(), axes=axes)
         return to_host(program(*arguments))
 
+    def linearise(self, stage: "LinearisedStage", x: Float[np.ndarray, " parameter"]) -> "SumOfSquares":
+        """Computes the sum of squares of a stage at other parameters, over its held steps."""
+        state, place = stage.state, self.setup.place
+        params = place.replicate(stage.params(np.asarray(x, stage.kind)))
+        grid, progress = place.shard(pad_to_room(self, state.grid)), place.replicate(state.progress)
+        arguments, options = (params, grid, progress, self.own, self.shared), options_for(self.numbers)
+        run = PROGRAMS.get(linearize_stage, self.static, arguments, Compilations(), options=options)
+        *numbers, failed = to_host(run(*arguments))
+        return SumOfSquares(*(np.asarray(number, np.float64) for number in numbers), failed=int(failed))
+
     def _chunk_program(self, state: TrainState, drawn: PyTree, use: Use = PROGRAMS.get) -> Any:
         arguments = (state, self.own, self.shared, drawn, self._span(0, self.length))
         axes = mapped_axes(len(self.setup.members), True, True, False, True, False)
@@ -410,29 +423,28 @@ class LinearisedStage:
 
     def at(self, x: Float[np.ndarray, " parameter"]) -> SumOfSquares:
         """Computes the sum of squares at other parameters, over the same held steps."""
-        state, programs, place = self.state, self.programs, self.programs.setup.place
-        params = place.replicate(self.params(np.asarray(x, self.kind)))
-        grid, progress = place.shard(pad_to_room(programs, state.grid)), place.replicate(state.progress)
-        arguments = (params, grid, progress, programs.own, programs.shared)
-        options = options_for(programs.numbers)
-        run = PROGRAMS.get(linearize_stage, programs.static, arguments, Compilations(), options=options)
-        residuals, jacobian, prior, failed = to_host(run(*arguments))
-        return SumOfSquares(
-            np.asarray(residuals, np.float64),
-            np.asarray(jacobian, np.float64),
-            np.asarray(prior, np.float64),
-            int(failed),
-        )
+        return self.programs.linearise(self, x)
 
-    def params(self, x: Float[AnyArray, " parameter"]) -> Params:
-        """Unravels a flat vector to parameters; a NumPy vector gives NumPy arrays."""
+    def params(self, x: Float[AnyArray, " parameter"], kind: DTypeLike | None = None) -> Params:
+        """Unravels a flat vector to parameters; a NumPy vector gives NumPy arrays.
+
+        **Arguments:** `kind`: their type; by default that of the fit.
+        """
         ends = np.cumsum([math.prod(shape) for shape in self._shapes])
         parts = [x[end - math.prod(shape) : end].reshape(shape) for shape, end in zip(self._shapes, ends, strict=True)]
-        return jax.tree.unflatten(self._structure, [part.astype(self.kind) for part in parts])
+        return jax.tree.unflatten(self._structure, [part.astype(kind or self.kind) for part in parts])
 
     def parameter_places(self) -> Params:
         """The indices of the parameters in the flat vector, in their structure."""
         return self.params(np.arange(self.x.size).astype(self.kind))
+
+    def compile(self) -> "LinearisedStage":
+        """Returns the stage with compiled programs, whose held steps meet the tolerance."""
+        if self.programs.is_compiled:
+            return self
+        programs = StagePrograms(self.programs.index, self.programs.setup)
+        (state,) = programs.with_refined_steps(programs.init([self.state.params.model]))
+        return LinearisedStage(programs, state)
 
     def refine_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LinearisedStage":
         """Refines the held steps until they meet the tolerance at further points, too."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from ..data.batch import Batch, data_from_start
 from ..data.dataset import Dataset
@@ -26,8 +26,9 @@ from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
 from ..objectives.objective import Penalty
 from ..options.options import Devices, Options
-from ..runtime.placement import is_array, scope, scope_of
-from ..training.programs import LinearisedStage, Setup, StagePrograms, SumOfSquares
+from ..runtime.placement import AnyArray, is_array, scope, scope_of
+from ..training.host_programs import make_programs
+from ..training.programs import LinearisedStage, Setup, SumOfSquares
 from ..training.task import Member, Stage
 from .likelihood_stage import LikelihoodStage, Measured
 
@@ -92,7 +93,7 @@ class Evidence:
             self.likelihood = None if model.noise is None else likelihood_of(stage)
             member = Member(placed, [with_plain_rows(stage, self.likelihood)], options.seed)
             setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
-            programs = StagePrograms(0, setup)
+            programs = make_programs(0, setup)
             (state,) = programs.with_refined_steps(programs.init([part.params]))
             self.stage = LinearisedStage(programs, state)
         batch = programs.rows[0]
@@ -195,7 +196,7 @@ class Evidence:
         """The linearization at freshly initialized weights, not shrunk by a prior; None if a solve fails."""
         rng = np.random.default_rng(0)
 
-        def draw(leaf: Array, prior: Array) -> Array | np.ndarray:
+        def draw(leaf: AnyArray, prior: AnyArray) -> AnyArray:
             width = leaf.shape[-1] if leaf.ndim else 1
             return rng.normal(scale=SPREAD_OF_NOISE / np.sqrt(width), size=leaf.shape) if np.any(prior) else leaf
 
