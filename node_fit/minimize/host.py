@@ -162,6 +162,11 @@ class LinearisedPoint(NamedTuple):
         x[... if free is None else free] -= np.linalg.lstsq(damped, target, rcond=rcond)[0] * units
         return x
 
+    def predict_decrease(self, there: "LinearisedPoint") -> float:
+        """Returns the decrease that the linearised problem promises at another point, at least its rounding error."""
+        left = self.residuals + self.jacobian @ (there.x - self.x)
+        return max(self.value - float(left @ left), float(np.finfo(np.float64).eps) * self.value)
+
 
 class QuadraticModel(NamedTuple):
     """The value, gradient and curvature of a function at a point."""

@@ -16,7 +16,6 @@ from ..data.batch import Batch, first_rows
 from ..data.domains import Bounds
 from ..data.scaling import UNBOUNDED, Scaler
 from ..expressions.evaluation import Tape
-from ..minimize.compiled import MUCH_NEARER
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize_together
 from ..runtime import compilation
 from ..runtime.placement import AnyArray, scope
@@ -49,9 +48,9 @@ MAX_ADAPTIVE_STEPS = 4_000
 MIN_STEP = 1e-9
 # Safety factor of a step's length, and its smallest and largest change.
 STEP_MARGIN, MIN_CHANGE, MAX_CHANGE = 0.9, 0.2, 5.0
-# Search for initial states: relative step of finite differences, maximum number of evaluations, and relative decrease
-# below which it ends.
-START_DIFFERENCE, MAX_START_EVALUATIONS, MIN_DECREASE = 1e-6, 40, 1e-13
+# Search for initial states: relative step of finite differences, maximum number of evaluations, and predicted relative
+# decreases below which it ends: after any step, and after one that is refused.
+START_DIFFERENCE, MAX_START_EVALUATIONS, MIN_DECREASE, HIDDEN_DECREASE = 1e-6, 40, 1e-12, 1e-8
 
 States = Float[np.ndarray, "lane state"]
 Rates = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -376,15 +375,14 @@ class StartSearch:
         numbers = range(len(begin))
         at_begin, at_typical = (self.linearise(lanes, dict(enumerate(points))) for points in (begin, typical))
         points = [
-            other if other.value < MUCH_NEARER * first.value else first
-            for first, other in zip(at_begin, at_typical, strict=True)
+            other if other.value < first.value else first for first, other in zip(at_begin, at_typical, strict=True)
         ]
         rules = [
             DampedSteps[LinearisedPoint, np.ndarray](
                 functools.partial(take_step, free=self.free[lanes.trajectory[number]]),
-                Damping(maximum=1e10),
+                Damping(1e-6, maximum=1e10),
                 max_evaluations=MAX_START_EVALUATIONS,
-                is_still=lambda here, there: abs(here.value - there.value) <= MIN_DECREASE * here.value,
+                is_still=hardly_moves,
             )
             for number in numbers
         ]
@@ -410,6 +408,12 @@ class StartSearch:
         residuals = np.where(self.mask[nudged.trajectory], off * weight, 0.0).reshape(count, 1 + states, -1)
         slopes = (residuals[:, 1:] - residuals[:, :1]) / nudges[..., None]
         return [LinearisedPoint(at, left, slope.T) for at, left, slope in zip(x, residuals[:, 0], slopes, strict=True)]
+
+
+def hardly_moves(here: LinearisedPoint, there: LinearisedPoint) -> bool:
+    """Whether a step promised hardly any decrease, or only one that the errors of the solver hide."""
+    share = MIN_DECREASE if there.value < here.value else HIDDEN_DECREASE
+    return here.predict_decrease(there) <= share * here.value
 
 
 def take_step(here: LinearisedPoint, damping: float, free: Bool[np.ndarray, " state"]) -> np.ndarray:

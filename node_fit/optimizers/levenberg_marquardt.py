@@ -13,6 +13,7 @@ import lineax as lx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ..data.domains import Numbers, namespace
 from ..objectives.objective import Loss
 from ..runtime.validation import check_fields, says_where
 from .optimizer import AbstractOptimizer, LeastSquaresLoss, Linearised, LossFunction, Step
@@ -229,8 +230,9 @@ class Linearisation(NamedTuple):
     largest: Float[Array, ""]
 
 
-def size_of(x: Vector) -> Vector:
-    return jnp.maximum(1, jnp.abs(x) / LARGE_PARAMETER)
+def size_of(x: Numbers) -> Numbers:
+    """Returns the unit of each parameter; NumPy arrays stay on the host."""
+    return cast(Numbers, namespace(x).maximum(1, abs(x) / LARGE_PARAMETER))
 
 
 def dense(at: Linearised, x: Vector) -> Linearisation:

@@ -15,27 +15,28 @@ from ..model.host_rollout import MAX_ADAPTIVE_STEPS, Unsolved, is_soon_solved, s
 from ..model.neural_ode import NeuralODE
 from ..model.parameters import count_parameters
 from ..objectives.matching import TrajectoryMatching
-from ..optimizers.levenberg_marquardt import STALLED, STALLED_CG, LevenbergMarquardt
+from ..optimizers.levenberg_marquardt import STALLED, STALLED_CG, LevenbergMarquardt, size_of
 from .decisions import like
 from .programs import PATIENCE, PROGRAMS, Advanced, LinearisedStage, Setup, StagePrograms, SumOfSquares, Use
 from .step import Iterate, TrainState
 from .task import Stage
 
-# Relative step of finite differences, and the damping above which no step is left.
-PARAMETER_DIFFERENCE, MAX_DAMPING = 1e-6, 1e12
+# Relative step of finite differences.
+PARAMETER_DIFFERENCE = 1e-6
 # Maximum number of steps at the initial parameters; a fit with more is worth compiling.
 MAX_FIRST_STEPS = 200
 
 
-def make_programs(index: int, setup: Setup) -> StagePrograms:
+def make_programs(index: int, setup: Setup, *, trains: bool = True) -> StagePrograms:
     """Makes the programs of a stage: those in NumPy if they can solve it at the initial parameters, else compiled ones.
 
-    **Arguments:** as in `StagePrograms`.
+    **Arguments:** `index`, `setup`: as in `StagePrograms`. `trains`: whether they take training steps.
     """
-    if is_small(setup.members[0].stages[index], setup):
+    stage = setup.members[0].stages[index]
+    if is_small(stage, setup) and (type(stage.optimizer) is LevenbergMarquardt or not trains):
         programs = HostPrograms(index, setup)
-        stage = LinearisedStage(programs, programs.init([setup.parts[0].params])[0])
-        if not programs.linearise(stage, stage.x, MAX_FIRST_STEPS).failed:
+        first = LinearisedStage(programs, programs.init([setup.parts[0].params])[0])
+        if not programs.linearise(first, first.x, MAX_FIRST_STEPS).failed:
             return programs
     return StagePrograms(index, setup)
 
@@ -43,7 +44,7 @@ def make_programs(index: int, setup: Setup) -> StagePrograms:
 def is_small(stage: Stage, setup: Setup) -> bool:
     """Whether a stage is a least-squares fit of known equations that NumPy solves sooner than it is compiled."""
     objective, model, data = stage.objective, setup.members[0].model, setup.train
-    if type(objective) is not TrajectoryMatching or type(stage.optimizer) is not LevenbergMarquardt:
+    if type(objective) is not TrajectoryMatching:
         return False
     whole = objective.window is None and objective.horizon is None and stage.batch_size is None
     penalty = objective.penalty
@@ -74,18 +75,9 @@ class HostPrograms(StagePrograms):
     def advance(
         self, states: Sequence[TrainState], goes_on: Callable[[int], bool] = lambda taken: True
     ) -> Advanced | None:
-        (state,), optimizer = states, self.stage.optimizer
-        assert isinstance(optimizer, LevenbergMarquardt)
-        stage, damping, seen = LinearisedStage(self, state), state.opt_state, time.perf_counter()
-        rule = DampedSteps[LinearisedPoint, np.ndarray](
-            LinearisedPoint.step,
-            Damping(float(damping.damping) or float(optimizer.damping), increase=2.0, maximum=MAX_DAMPING),
-            max_evaluations=min(self.length, self.stage.steps - int(state.step)),
-            is_still=lambda here, there: 0 <= here.value - there.value < STALLED_CG * here.value,
-            patience=STALLED,
-            predict=predict_decrease,
-        )
-        rule.increase, rule.still = float(damping.growth), int(damping.stalled)
+        (state,) = states
+        stage, seen = LinearisedStage(self, state), time.perf_counter()
+        rule = self.make_rule(state)
 
         def evaluate(x: np.ndarray) -> LinearisedPoint:
             nonlocal seen
@@ -96,7 +88,9 @@ class HostPrograms(StagePrograms):
             return stage.at(x).with_prior(x)
 
         try:
-            best = minimize(evaluate(stage.x), rule, evaluate)
+            first = evaluate(stage.x)
+            rule.next_damping = rule.next_damping or self.first_damping(first)
+            best = minimize(first, rule, evaluate)
         except Stopped:
             return None
         params = self.setup.place.host(stage.params(best.x))
@@ -107,16 +101,35 @@ class HostPrograms(StagePrograms):
             state,
             step=like(state.step, state.step + rule.evaluations),
             params=params,
-            opt_state=damping._replace(
-                damping=like(damping.damping, rule.next_damping),
-                growth=like(damping.growth, rule.increase),
-                stalled=like(damping.stalled, rule.still),
+            opt_state=state.opt_state._replace(
+                damping=like(state.opt_state.damping, rule.next_damping),
+                growth=like(state.opt_state.growth, rule.increase),
+                stalled=like(state.opt_state.stalled, rule.still),
             ),
             chosen=Iterate(params, loss, slope, np.zeros((), np.int32)),
             evaluations=like(state.evaluations, state.evaluations + 1 + rule.evaluations),
-            stuck=np.asarray(rule.still >= STALLED or rule.next_damping >= MAX_DAMPING),
+            stuck=np.asarray(rule.still >= STALLED),
         )
         return Advanced([after], [rule.next_damping], [None])
+
+    def make_rule(self, state: TrainState) -> DampedSteps[LinearisedPoint, np.ndarray]:
+        """Returns the damped steps of a chunk, which go on where the last chunk ended."""
+        rule = DampedSteps[LinearisedPoint, np.ndarray](
+            take_damped_step,
+            Damping(float(state.opt_state.damping), increase=2.0),
+            max_evaluations=min(self.length, self.stage.steps - int(state.step)),
+            is_still=lambda here, there: 0 <= here.value - there.value <= STALLED_CG * here.value,
+            patience=STALLED,
+            predict=LinearisedPoint.predict_decrease,
+        )
+        rule.increase, rule.still = float(state.opt_state.growth), int(state.opt_state.stalled)
+        return rule
+
+    def first_damping(self, point: LinearisedPoint) -> float:
+        """Returns the damping of the first step, relative to the largest squared column norm of the Jacobian."""
+        optimizer = self.stage.optimizer
+        assert isinstance(optimizer, LevenbergMarquardt)
+        return float(optimizer.damping * ((point.jacobian * size_of(point.x)) ** 2).sum(axis=0).max())
 
     def linearise(
         self, stage: LinearisedStage, x: Float[np.ndarray, " parameter"], max_steps: int = MAX_ADAPTIVE_STEPS
@@ -142,7 +155,8 @@ class Stopped(Exception):
     """Raised to end a chunk that a callback stops."""
 
 
-def predict_decrease(here: LinearisedPoint, there: LinearisedPoint) -> float:
-    """Returns the decrease that the linearised problem promises for a step, at least its rounding error."""
-    left = here.residuals + here.jacobian @ (there.x - here.x)
-    return max(here.value - float(left @ left), float(np.finfo(np.float64).eps) * here.value)
+def take_damped_step(here: LinearisedPoint, damping: float) -> Float[np.ndarray, " parameter"]:
+    """Returns the point after a damped step. Damping does not depend on the column of a parameter: one that the
+    residuals hardly depend on would otherwise run away."""
+    size = size_of(here.x)
+    return LinearisedPoint(here.x / size, here.residuals, here.jacobian * size).step(damping, scaled=False) * size

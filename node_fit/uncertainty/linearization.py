@@ -93,7 +93,7 @@ class Evidence:
             self.likelihood = None if model.noise is None else likelihood_of(stage)
             member = Member(placed, [with_plain_rows(stage, self.likelihood)], options.seed)
             setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
-            programs = make_programs(0, setup)
+            programs = make_programs(0, setup, trains=False)
             (state,) = programs.with_refined_steps(programs.init([part.params]))
             self.stage = LinearisedStage(programs, state)
         batch = programs.rows[0]

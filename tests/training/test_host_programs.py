@@ -8,9 +8,10 @@ import pytest
 from helpers.callbacks import GoOn, Stop, assert_equal, rows
 
 import node_fit as nf
+from node_fit.minimize.host import LinearisedPoint
 from node_fit.runtime import compilation
 from node_fit.training import host_programs
-from node_fit.training.host_programs import HostPrograms
+from node_fit.training.host_programs import HostPrograms, take_damped_step
 from node_fit.training.programs import StagePrograms
 
 RNG = np.random.default_rng(5)
@@ -149,3 +150,14 @@ def test_a_fit_of_many_steps_is_compiled(command, kinds, monkeypatch):
     command.set()
     fit(Stop1())
     assert kinds[0] is StagePrograms
+
+
+def test_a_parameter_without_influence_hardly_moves():
+    """A step in units of its column would move it a million times as far as the other."""
+    point = LinearisedPoint(np.array([0.0, 0.0]), np.array([1.0, 1.0]), np.diag([1.0, 1e-6]))
+    np.testing.assert_allclose(take_damped_step(point, 1e-3), [-1 / 1.001, -1e-3], rtol=1e-6)
+
+
+def test_a_large_parameter_is_damped_by_its_size():
+    point = LinearisedPoint(np.array([1e4]), np.array([1.0]), np.array([[1e-3]]))
+    np.testing.assert_allclose(take_damped_step(point, 1e-3), 1e4 - 1 / (1e-3 + 1e-6), rtol=1e-6)
