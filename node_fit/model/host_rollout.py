@@ -41,7 +41,7 @@ from .rollout import Model, Wanted, intervals_to
 from .system import convert_to_scaled_rates, convert_to_users_units
 
 # Maximum number of intervals, of states in all of them, and of searched initial states; more are worth compiling.
-MAX_INTERVALS, MAX_SOLVED, MAX_SEARCHED_STARTS = 1_000, 500_000, 400
+MAX_INTERVALS, MAX_SOLVED, MAX_SEARCHED_STARTS = 1_000, 500_000, 1_000
 # Maximum number of steps, including rejected ones; stiff equations need more.
 MAX_ADAPTIVE_STEPS = 4_000
 # Smallest step, relative to the longest interval; a solution that goes to infinity needs ever smaller ones.
@@ -90,7 +90,7 @@ def predict_without_compiling(
     **Returns:** the outputs; None if the process does not end soon, a model has parts without NumPy code, or the
     problem is too large, stiff, or diverges.
     """
-    if not is_soon_solved(members, batch, wanted):
+    if not is_soon_predicted(members, batch, wanted):
         return None
     equations, lanes = MemberEquations.of(members), Lanes.every(len(members), len(wanted))
     try:
@@ -121,17 +121,21 @@ def simulate_members(
     return ys.reshape(len(members), len(batch.ts), *ys.shape[1:])[:, :, : batch.ts.shape[1]]
 
 
-def is_soon_solved(members: Sequence[Model], batch: Batch, wanted: Wanted) -> bool:
+def is_soon_predicted(members: Sequence[Model], batch: Batch, wanted: Wanted) -> bool:
+    """Whether `predict_without_compiling` can predict at these times, if no solution fails."""
+    intervals = batch.ts.shape[1] + wanted.shape[1]
+    if not is_soon_solved(members[0], len(members) * len(wanted), intervals):
+        return False
+    searched = len(members) * len(wanted) * len(equations_in(members[0]).system.states)
+    return not isinstance(members[0].start, Fitted) or searched <= MAX_SEARCHED_STARTS
+
+
+def is_soon_solved(model: Model, solutions: int, intervals: int) -> bool:
     """Whether the process ends soon, and NumPy solves a problem faster than a program is compiled."""
-    model = members[0]
     if not (compilation.ENDS_SOON.is_set() and is_solvable(model)):
         return False
-    states, intervals = len(equations_in(model).system.states), batch.ts.shape[1] + wanted.shape[1]
-    solutions = len(members) * len(wanted)
-    searched = solutions * states if isinstance(model.start, Fitted) else 0
-    return (
-        intervals <= MAX_INTERVALS and solutions * intervals * states <= MAX_SOLVED and searched <= MAX_SEARCHED_STARTS
-    )
+    states = len(equations_in(model).system.states)
+    return intervals <= MAX_INTERVALS and solutions * intervals * states <= MAX_SOLVED
 
 
 def is_solvable(model: Model) -> bool:

@@ -33,7 +33,7 @@ from ..solver.row_by_row import Front
 from ..solver.solver import Solver
 from ..solver.switches import has_stops
 from .fields.known import Local, constants_in
-from .host_rollout import is_soon_solved, predict_without_compiling
+from .host_rollout import is_soon_predicted, predict_without_compiling
 from .initial_state.rule import AbstractStart, Starts
 from .noise import NoiseModel
 from .observation import DirectReadout, FormulaReadout, MeasuredStates, Observation
@@ -346,7 +346,7 @@ class NeuralODE(eqx.Module):
     def compile_prediction(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> None:
         """Compiles `predict` ahead of its first call, for these data and for any model of this structure."""
         request = self.prediction_request(data, ts)
-        if not is_soon_solved([self], *request):
+        if not is_soon_predicted([self], *request):
             compile_prediction(self, *request)
 
     def starting_from(self, y0: GivenStates, ts: ArrayLike | None, u: GivenStates) -> Dataset:

@@ -53,8 +53,8 @@ def is_small(stage: Stage, setup: Setup) -> bool:
     alone = len(setup.members) == 1 and setup.members[0].resample is None and jax.process_count() == 1
     if not (whole and plain and alone and not penalised and setup.validation is None):
         return False
-    lanes = 1 + count_parameters(setup.parts[0].params)
-    return is_soon_solved([model] * lanes, model.batch(data), np.asarray(data.ts))
+    points = 1 + count_parameters(setup.parts[0].params)
+    return is_soon_solved(model, points * len(data.ts), int(data.ts.shape[1]))
 
 
 class HostPrograms(StagePrograms):
@@ -118,7 +118,7 @@ class HostPrograms(StagePrograms):
             take_damped_step,
             Damping(float(state.opt_state.damping), increase=2.0),
             max_evaluations=min(self.length, self.stage.steps - int(state.step)),
-            is_still=lambda here, there: 0 <= here.value - there.value <= STALLED_CG * here.value,
+            is_still=is_small_step,
             patience=STALLED,
             predict=LinearisedPoint.predict_decrease,
         )
@@ -153,6 +153,12 @@ class HostPrograms(StagePrograms):
 
 class Stopped(Exception):
     """Raised to end a chunk that a callback stops."""
+
+
+def is_small_step(here: LinearisedPoint, there: LinearisedPoint) -> bool:
+    """Whether a step lowers the sum of squares by little, or promises little; errors of the solver can refuse it."""
+    small = STALLED_CG * here.value
+    return 0 <= here.value - there.value <= small or here.predict_decrease(there) <= small
 
 
 def take_damped_step(here: LinearisedPoint, damping: float) -> Float[np.ndarray, " parameter"]:

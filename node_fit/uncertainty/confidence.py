@@ -585,7 +585,7 @@ def draw_laplace(
     gain = float(np.clip(shares.max() / MAX_MEMBER_MOVE, CLOSER, CLOSEST))
     # Along a direction that the data do not determine, a member stays as near, since predictions hardly change there.
     nearer = np.minimum(1.0, MAX_MEMBER_MOVE * gain / np.maximum(shares, 1e-300))[:, None]
-    members = [at(information, information.evidence.x + move / gain) for move in nearer * moves]
+    members = models_at(information, [information.evidence.x + move / gain for move in nearer * moves])
     noise, freedom = information.noise_of_channels
     ensemble = Ensemble.of(members, train, validation, gain=gain, noise=noise, freedom=freedom)
     typical = ensemble.typical
@@ -594,8 +594,14 @@ def draw_laplace(
 
 def at(information: Information, x: Float[np.ndarray, " parameter"]) -> NeuralODE:
     """Makes the model with the parameters of a flat vector."""
+    return models_at(information, [x])[0]
+
+
+def models_at(information: Information, points: Sequence[Float[np.ndarray, " parameter"]]) -> list[NeuralODE]:
+    """Makes the models with the parameters of several flat vectors, which are put on the device together."""
     stage = information.evidence.stage
     setup = stage.programs.setup
     with scope_of(information.evidence.model):
-        part, params = setup.parts[0], stage.params(x)
-        return setup.place.one(eqx.combine(params.model, part.frozen, part.static))
+        part = setup.parts[0]
+        models = [eqx.combine(stage.params(x).model, part.frozen, part.static) for x in points]
+        return setup.place.one(models)

@@ -72,16 +72,26 @@ def test_constants_and_intervals_equal_compiled_ones(command, kinds):
 def test_interrupted_equals_uninterrupted(command, kinds, tmp_path):
     """Bit for bit, through a file, at the end of every chunk."""
     command.set()
-    whole = fit()
+    short = nf.Training(chunk_steps=40)  # two steps
+    whole = fit(training=short)
     assert len(whole.history) > 2
     for after in range(1, len(whole.history)):
         folder = tmp_path / str(after)
-        part = fit(Stop(folder, after))
+        part = fit(Stop(folder, after), training=short)
         assert part.status == "interrupted"
-        rest = fit(GoOn(folder))
+        rest = fit(GoOn(folder), training=short)
         assert rows(part.history) + rows(rest.history) == rows(whole.history)
         assert_equal(rest.optimum or rest.model, whole.optimum or whole.model)
     assert set(kinds) == {HostPrograms}
+
+
+def test_small_steps_are_counted_across_chunks(command):
+    """Chunks of two steps never have five small ones."""
+    command.set()
+    whole = fit(training=nf.Training(chunk_steps=40))
+    assert len(whole.history) >= whole.steps / 2
+    assert whole.status == "converged"
+    assert "damped steps" in whole.reason
 
 
 def test_a_compiled_fit_is_resumed_compiled(command, kinds, tmp_path):
