@@ -15,7 +15,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from node_fit.runtime.compilation import CROWDED, PROGRAMS, mappings
+from node_fit.runtime.compilation import CROWDED, ENDS_SOON, PROGRAMS, mappings
 
 # The tests mostly wait for XLA's compiler; unoptimised programs compile in a third of the time. `test_second_start.py`
 # compiles as users do, and so does everything if `XLA_FLAGS=` is in the environment.
@@ -61,6 +61,12 @@ def pytest_runtest_setup(item):
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()  # What was imported stays, so that no later collection has to look at it.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def begin_as_session():
+    """Begins each file as a session, whatever commands the files before it ran in this process."""
+    ENDS_SOON.clear()
 
 
 @pytest.fixture(scope="module", autouse=True)
