@@ -266,7 +266,9 @@ class Job:
         if alone and has_first_answer(self.windows, options.scaling.angles):
             say = functools.partial(self.console.print, soft_wrap=True, markup=False)
             picture = self.files.plots / FIT_PICTURE
-            self.answering = FirstAnswerThread(self.windows, picture, say, self.preview_trajectories, options.field)
+            self.answering = FirstAnswerThread(
+                *(self.windows, picture, say, self.preview_trajectories, options.field), inputs=options.solver.inputs
+            )
             self.answering.begin()
 
     @property

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..data.inputs import Interpolations
 from ..evaluation.baselines import baselines, predict_baselines
 from ..evaluation.metrics import score_predictions
 from ..fitting.uncompiled import FirstFit, fit_without_compiling
@@ -48,13 +50,18 @@ class FirstAnswer:
     error: float = math.nan
 
     @staticmethod
-    def of(splits: Mapping[str, Dataset], field: object = None, draws: int = 0) -> "FirstAnswer | None":
+    def of(
+        splits: Mapping[str, Dataset],
+        field: object = None,
+        draws: int = 0,
+        inputs: Interpolations | Literal["auto"] = "auto",
+    ) -> "FirstAnswer | None":
         """Computes the answer for data by role.
 
         Returns None if the data are constant, so that not even the mean has a score, or if states jump at events and no
         equations were fitted.
 
-        **Arguments:** `field`, `draws`: as in `fit_without_compiling`.
+        **Arguments:** `field`, `draws`, `inputs`: as in `fit_without_compiling`.
         """
         role = find_telling_role(splits)
         scores = baselines(splits[TRAIN], splits[role])
@@ -62,7 +69,7 @@ class FirstAnswer:
         finite = {name: nrmse for name, nrmse in errors.items() if math.isfinite(nrmse)}
         if "mean" not in finite:
             return None
-        fit = fit_without_compiling(field, splits, TRAIN, draws=draws)
+        fit = fit_without_compiling(field, splits, TRAIN, draws=draws, inputs=inputs)
         error = math.nan if fit is None else score_predictions(splits[role], fit.at_rows(role)).nrmse
         if math.isfinite(error):
             return FirstAnswer(role, finite, fit, error)
@@ -137,7 +144,7 @@ class FirstAnswerThread:
     - `picture`: the file to write.
     - `say`: called with the sentence.
     - `trajectories`: names of the trajectories to draw.
-    - `field`, `draws`: as in `fit_without_compiling`.
+    - `field`, `draws`, `inputs`: as in `fit_without_compiling`.
     """
 
     def __init__(
@@ -148,9 +155,10 @@ class FirstAnswerThread:
         trajectories: Sequence[str],
         field: object = None,
         draws: int = 0,
+        inputs: Interpolations | Literal["auto"] = "auto",
     ):
         self.splits, self.picture, self.say, self.trajectories = splits, picture, say, trajectories
-        self.field, self.draws = field, draws
+        self.field, self.draws, self.inputs = field, draws, inputs
         self.answer: FirstAnswer | None = None
         self.said = threading.Event()
         # Not a daemon: a process that ends with an error waits for it, since Python can't exit while it computes.
@@ -170,7 +178,7 @@ class FirstAnswerThread:
     def run(self) -> None:
         with suppress(Exception):
             try:
-                self.answer = FirstAnswer.of(self.splits, self.field, self.draws)
+                self.answer = FirstAnswer.of(self.splits, self.field, self.draws, self.inputs)
                 if self.answer is not None:
                     self.say(str(self.answer))
             finally:

@@ -113,6 +113,7 @@ class PopulationRun:
                 train.trajectories[:1],
                 task.options.field,
                 ANSWER_DRAWS,
+                train.input_interpolation[0] if train.is_driven else "linear",
             )
             answering.begin()
             display.say("preparing the population")

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .dataset import Dataset
-from .interpolation import FEW_LEVELS, FEWEST_SMOOTHED, RARELY
+from .inputs import FEW_LEVELS, RARELY, Interpolations
+from .interpolation import FEWEST_SMOOTHED
 from .noise import local_noise
 from .scaling import Scaling
 from .tables.times import EPOCH, UNIX_UNITS
@@ -33,7 +34,7 @@ class Facts:
     - `trajectories`, `rows`, `longest`: number of training trajectories, their total rows, and rows of the longest one.
     - `values`: number of scored measured values.
     - `driven`: whether an input changes within a trajectory; `inputs`, `inputs_reason`: interpolation of inputs between
-      rows, `hold` or `linear`, and the reason.
+      rows, for all or for each, and the reason.
     - `events`, `angles`: whether states jump at events, and whether some are angles.
     - `smoothable`: whether a trajectory has enough measurements of every state for a smoothing spline.
     - `validated`: whether validation data exist. `restarted`: whether their first rows are scored, so that their
@@ -49,7 +50,7 @@ class Facts:
     longest: int
     values: int
     driven: bool = False
-    inputs: str = "linear"
+    inputs: Interpolations = "linear"
     inputs_reason: str = ""
     events: bool = False
     angles: bool = False

@@ -26,12 +26,12 @@ def find_gaps(data: Trajectories) -> list[Gap]:
     No simulation can pass such a gap, since the time of the change is unknown. Data of several trajectories, which can
     be subjects, and data with events have none.
     """
-    if len(data.trajectories) != 1 or data.events is not None or data.lengths[0] < 2 or not data.has_held_inputs:
+    if len(data.trajectories) != 1 or data.events is not None or data.lengths[0] < 2 or not any(data.held_inputs):
         return []
     steps = data.steps / data.median_step
     if np.mean(np.abs(steps - 1) <= ABOUT) < MOSTLY:
         return []
-    changes = np.diff(data.us[0, : data.lengths[0]], axis=0) != 0
+    changes = (np.diff(data.us[0, : data.lengths[0]], axis=0) != 0) & np.array(data.held_inputs)
     return [
         Gap(row + 1, round(steps[row]) - 1, tuple(np.array(data.inputs)[changes[row]].tolist()))
         for row in np.flatnonzero((steps > LARGEST_GAP + ABOUT) & changes.any(axis=1)).tolist()

@@ -1,18 +1,15 @@
-"""Interpolation within records: smoothing splines with their derivatives, held inputs, even time steps.
+"""Interpolation within records: smoothing splines with their derivatives, and even time steps.
 
 Spline derivatives estimate the vector field without a solver.
 """
 
 import itertools
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-if TYPE_CHECKING:
-    from scipy.interpolate import CubicHermiteSpline
+from .inputs import Interpolations, are_held
 
 # Noise (in standard deviations of the channel) below which an interpolating spline is the better estimate: the ends of
 # a natural smoothing spline have no curvature, an error that exceeds such small noise.
@@ -131,83 +128,6 @@ def group_by_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: n
     return [np.array(group) for group in groups.values()]
 
 
-# Inputs with at most this many levels, or that change in less than this fraction of their rows, are held.
-FEW_LEVELS, RARELY = 8, 0.5
-# An input is smooth if, at every other row, the error of cubics through the remaining rows is at most this fraction of
-# the error of lines; for a noisy input, both errors equal the noise.
-SMOOTH = 0.25
-# Minimum number of skipped rows to compare errors; and of rows in a record, since shorter ones have no row between two
-# cubics.
-FEWEST_MISSED, FEWEST_SPLIT = 8, 7
-# Maximum number of trajectories examined.
-MOST_LOOKED_AT = 64
-
-
-def detect_interpolation(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> tuple[str, str]:
-    """Detects how inputs behave between rows: `hold`, `linear` or `cubic`, and the reason.
-
-    **Arguments:** `ts`: times, shape `(trajectory, time)`. `us`, `valid`: as in `look_held`.
-    """
-    held, reason = look_held(us, valid)
-    if held:
-        return "hold", reason
-    moving = (np.diff(us, axis=1)[valid[:, 1:]] != 0).any(axis=0)
-    if all(is_smooth(ts, us[..., index], valid) for index in np.flatnonzero(moving)):
-        return "cubic", "the inputs are smooth: from every second row, cubics give the others better than lines do"
-    return "linear", reason
-
-
-def look_held(us: np.ndarray, valid: np.ndarray) -> tuple[bool, str]:
-    """Whether inputs appear to keep their last value between rows, and the reason.
-
-    **Arguments:** `us`: inputs, shape `(trajectory, time, input)`. `valid`: mask of rows that are not padding, shape
-    `(trajectory, time)`.
-    """
-    changed = np.diff(us, axis=1)[valid[:, 1:]] != 0
-    share = float(changed.any(axis=1).mean())
-    levels = max(len(np.unique(us[..., index][valid])) for index in range(us.shape[2]))
-    if levels <= FEW_LEVELS:
-        return True, f"the inputs have {levels} levels"
-    return share < RARELY, f"the inputs change in {share:.0%} of the rows"
-
-
-def interpolate_input(
-    t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"], *, held: bool = False
-) -> Callable[[Float[np.ndarray, "*times"]], Float[np.ndarray, "*times"]]:
-    """Returns an input as a function of time: held between rows, or piecewise cubic if it is smooth, else linear."""
-    if held:
-        return lambda wanted: u[np.clip(np.searchsorted(t, wanted, side="right") - 1, 0, len(u) - 1)]
-    if is_smooth(t[None], u[None], np.ones((1, len(t)), bool)):
-        return cubics_through(t, u)
-    return lambda wanted: np.interp(wanted, t, u)
-
-
-def cubics_through(t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]) -> "CubicHermiteSpline":
-    """Returns a solver's cubics with `inputs="cubic"`: a row's slope is that of the parabola through its neighbours."""
-    from scipy.interpolate import CubicHermiteSpline
-
-    return CubicHermiteSpline(t, u, np.gradient(u, t))
-
-
-def is_smooth(ts: np.ndarray, us: np.ndarray, valid: np.ndarray) -> bool:
-    """Whether cubics through every second row are much closer to the rows between than lines are."""
-    looked_at = np.unique(np.linspace(0, len(ts) - 1, MOST_LOOKED_AT).astype(int))
-    missed = [miss_rows_between(ts[row, valid[row]], us[row, valid[row]]) for row in looked_at]
-    lines, cubics = np.concatenate(missed, axis=1)
-    return lines.size >= FEWEST_MISSED and bool(np.sum(cubics**2) <= SMOOTH**2 * np.sum(lines**2))
-
-
-def miss_rows_between(t: Float[np.ndarray, " row"], u: Float[np.ndarray, " row"]) -> Float[np.ndarray, "2 missed"]:
-    """Computes the errors of lines and cubics through every second row at the rows between, without the first and the
-    last of them, whose cubics have a single neighbour."""
-    if len(t) < FEWEST_SPLIT or np.min(np.diff(t)) <= 0:
-        return np.zeros((2, 0))
-    t, u = (values[: len(t) - 1 + len(t) % 2].astype(np.float64) for values in (t, u))
-    between, measured = t[1::2], u[1::2]
-    curves = np.stack([np.interp(between, t[::2], u[::2]), cubics_through(t[::2], u[::2])(between)])
-    return (curves - measured)[:, 1:-1]
-
-
 # Relative tolerance of evenly spaced time steps.
 EVEN = 0.01
 # Measurements more than this many steps apart are not interpolated.
@@ -226,21 +146,20 @@ def resample(
     scored: Bool[np.ndarray, " row"],
     *,
     step: float,
-    inputs: str,
+    inputs: Interpolations,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Resamples a trajectory at evenly spaced times: times, states, inputs and whether a row is scored.
 
-    **Arguments:** `step`: time between two rows [unit of time]. `inputs`: how inputs are interpolated, linearly unless
-    `hold`. States are interpolated linearly between neighbouring rows, and are NaN in wide gaps.
+    **Arguments:** `step`: time between two rows [unit of time]. `inputs`: interpolation of inputs; those that are not
+    held are linear. States are interpolated linearly between neighbouring rows, and are NaN in wide gaps.
     """
     # A rounding error must not cost the last row.
     times: np.ndarray = t[0] + step * np.arange(int((t[-1] - t[0]) / step + EVEN) + 1)
     before = t.searchsorted(times + EVEN * step, side="right") - 1
     states = np.stack([interpolate_rows(times, t, y[:, channel], step) for channel in range(y.shape[1])], axis=1)
-    controls: np.ndarray = u[before]
-    if inputs != "hold":
-        columns: list[np.ndarray] = [np.interp(times, t, values) for values in u.T]
-        controls = np.stack(columns, axis=1).reshape(controls.shape)
+    controls = u[before]
+    for column, is_held in enumerate(are_held(inputs, u.shape[1])):
+        controls[:, column] = controls[:, column] if is_held else np.interp(times, t, u[:, column])
     return times, states, controls, scored[before]
 
 

@@ -433,7 +433,7 @@ def time_since_start(time: object, data: Dataset, trajectory: object, where: obj
 
 def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
     """Adds a row at the time of each event."""
-    held = data.has_held_inputs
+    held = data.held_inputs
     parts = [one_with_rows(data, index, held, events) for index in range(len(data.trajectories))]
     lengths = np.array([len(part["ts"]) for part in parts])
     longest = int(lengths.max())
@@ -472,7 +472,9 @@ def with_times(data: Dataset, times: Sequence[Float[np.ndarray, " time"]]) -> Da
     return replace(wide, events=Events(data.events.states, factor, shift))
 
 
-def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownEvent]) -> dict[str, np.ndarray]:
+def one_with_rows(
+    data: Dataset, index: int, held: Sequence[bool], events: Sequence[KnownEvent]
+) -> dict[str, np.ndarray]:
     """Returns the arrays of one trajectory, without padding, with a row at each of its events."""
     length = int(data.lengths[index])
     ts, us = data.ts[index, :length], data.us[index, :length]
@@ -484,7 +486,7 @@ def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownE
     def merge(old: np.ndarray, added: float | np.ndarray) -> np.ndarray:
         return np.concatenate([old, np.broadcast_to(added, (len(new), *old.shape[1:]))])[order]
 
-    between = [us[before, column] if held else np.interp(new, ts, us[:, column]) for column in range(us.shape[1])]
+    between = [us[before, at] if is_held else np.interp(new, ts, us[:, at]) for at, is_held in enumerate(held)]
     parts = {
         "ts": np.concatenate([ts, new])[order],
         "ys": merge(data.ys[index, :length], np.nan),

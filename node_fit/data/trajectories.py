@@ -16,7 +16,8 @@ from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument
 from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
-from .interpolation import detect_interpolation, is_even, look_held, resample
+from .inputs import Interpolations, are_held, detect_interpolation
+from .interpolation import is_even, resample
 from .noise_formula import NoiseFormula, read_formulas
 from .tables.times import Dates
 
@@ -457,15 +458,16 @@ class Trajectories:
         """Whether an input changes within a trajectory; covariates, which do not, leave a system autonomous."""
         return bool((self.valid[:, 1:, None] & (np.diff(self.us, axis=1) != 0)).any())
 
-    @property
-    def input_interpolation(self) -> tuple[str, str]:
-        """Interpolation of inputs between rows, `hold`, `linear` or `cubic`, and the reason."""
-        return detect_interpolation(self.ts, self.us, self.valid)
+    @cached_property
+    def input_interpolation(self) -> tuple[Interpolations, str]:
+        """Interpolation of inputs between rows, `hold`, `linear` or `cubic`, for all or for each; and the reason."""
+        return detect_interpolation(self.ts, self.us, self.valid, self.inputs)
 
     @property
-    def has_held_inputs(self) -> bool:
-        """Whether inputs exist and look piecewise constant."""
-        return self.us.shape[1] > 1 and self.us.shape[2] > 0 and look_held(self.us, self.valid)[0]
+    def held_inputs(self) -> tuple[bool, ...]:
+        """Whether each input looks piecewise constant; none does in single rows."""
+        rows, count = self.us.shape[1:]
+        return are_held(self.input_interpolation[0], count) if rows > 1 and count else (False,) * count
 
     @property
     def steps(self) -> Float[np.ndarray, " step"]:
@@ -558,7 +560,7 @@ class Trajectories:
         pieces = self.pieces(rows, max(rows // 2, 1) if stride is None else stride)
         return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
 
-    def resample(self: Own, step: float, inputs: str) -> Own:
+    def resample(self: Own, step: float, inputs: Interpolations) -> Own:
         """Interpolates the trajectories to evenly spaced times; returns evenly spaced ones unchanged.
 
         **Arguments:** `step`, `inputs`: as in `node_fit.data.interpolation.resample`.

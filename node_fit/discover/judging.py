@@ -164,8 +164,8 @@ class Judge:
             nodes = t[:-1, None, None] + np.diff(t)[:, None, None] * shares
             for place, other in enumerate(others):
                 # The last node of a step is the next row, where a held input already has its next value.
-                is_held = record.held and other >= len(self.states)
-                values = record.values[piece][:-1, other, None, None] if is_held else record.value_at(other, nodes)
+                held = record.is_held(other)
+                values = record.values[piece][:-1, other, None, None] if held else record.value_at(other, nodes)
                 drivers[: len(t) - 1, :, :, place, index] = values
             # Zero-length padding steps repeat the last values: at 0, a term such as 1/x would be infinite.
             drivers[len(t) - 1 :, ..., index] = drivers[len(t) - 2, -1, -1, :, index]

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from ..data.dataset import Dataset
 from ..data.domains import Turns, near_columns
+from ..data.inputs import are_held
 from ..model.fields.equations import normalize
 from ..model.fields.known import Hybrid
 from ..model.neural_ode import NeuralODE
@@ -62,7 +63,7 @@ def read_field(model: NeuralODE, data: Dataset) -> Reading:
             t, ys, us = data.ts[row, rows], values[row, rows], data.us[row, rows]
             read_there = np.asarray(rates(*(jnp.asarray(columns, float) for columns in (t, ys, us))), np.float64)
             record = record_of(t, ys, us, read_there, data.ys[row, rows], model.scaler.turns)
-            records.append(replace(record, held=model.solver.interpolation == "hold"))
+            records.append(replace(record, held=are_held(model.solver.interpolation, us.shape[1])))
     return Reading(records, sees, balance) if balance else with_units(Reading(records, sees, None), model.latent)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..data.dataset import Dataset
-from ..data.interpolation import interpolate_input
+from ..data.inputs import interpolate_input
 from ..expressions.tree import degree, symbols
 from ..model.fields.equations import nearest_symbol, parse
 from ..model.neural_ode import NeuralODE
@@ -42,7 +42,7 @@ from .judging import Judge, JudgedSystem, System, count_independent, drop_each_t
 from .names import plain_names
 from .reading import read_field
 from .shapes import shape_of_term
-from .smoothing import SMOOTHINGS, Smoothed, are_inputs_held, smooth_record
+from .smoothing import SMOOTHINGS, Smoothed, find_held_inputs, smooth_record
 from .verdict import FEWEST_ROWS, decide
 from .views import View, make_views
 from .watch import SearchWatch, TimeIsUp
@@ -77,7 +77,7 @@ class FoundSystem:
 
     `error` is the mean squared error of the simulation, in standard deviations of each state; `escapes` is whether it
     diverges from an initial state within the data's range; `start` holds the states at the first row of the first
-    record; `held` is whether inputs keep their values between rows.
+    record; `held` names the inputs that keep their values between rows.
     """
 
     equations: dict[str, str]
@@ -88,7 +88,7 @@ class FoundSystem:
     evidence: float
     escapes: bool
     start: dict[str, float] = field(default_factory=dict[str, float])
-    held: bool = False
+    held: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(f"d{state}/dt = {text}" for state, text in self.shown.items())
@@ -107,15 +107,18 @@ class FoundSystem:
         def rates(y: np.ndarray, inputs: Sequence[np.ndarray]) -> np.ndarray:
             return np.array(tape([*y, *inputs, *constants]), float)
 
-        if not (self.held and columns):
-            curves = [interpolate_input(ts, column) for column in columns.values()]
-            return solve_or_give_up(lambda t, y: rates(y, [curve(np.asarray(t)) for curve in curves]), start, ts)
-        held, path = np.stack(list(columns.values()), axis=1), [np.asarray(start, float)[None]]
-        jumps = 1 + np.flatnonzero((np.diff(held[:-1], axis=0) != 0).any(axis=1))
+        curves = {name: interpolate_input(ts, column) for name, column in columns.items() if name not in self.held}
+
+        def drive(first: int, t: float, y: np.ndarray) -> np.ndarray:
+            at = np.asarray(t)
+            return rates(y, [curves[name](at) if name in curves else u[first] for name, u in columns.items()])
+
+        changes = [np.diff(u[:-1]) != 0 for name, u in columns.items() if name not in curves]
+        jumps = 1 + np.flatnonzero(np.any(changes, axis=0)) if changes else np.zeros(0, int)
+        path = [np.asarray(start, float)[None]]
         # The solver restarts at each jump; otherwise, a step could skip a pulse.
         for first, last in itertools.pairwise([0, *jumps.tolist(), len(ts) - 1]):
-            drive = functools.partial(rates, inputs=held[first])
-            solved = solve_or_give_up(lambda t, y, drive=drive: drive(y), path[-1][-1], ts[first : last + 1])
+            solved = solve_or_give_up(functools.partial(drive, first), path[-1][-1], ts[first : last + 1])
             if solved is None:
                 return None
             path.append(solved[1:])
@@ -286,28 +289,28 @@ def search(
     effort: Effort = "normal",
     seed: int = 0,
     watch: SearchWatch | None = None,
-    held: bool | None = None,
+    held: Sequence[bool] | None = None,
 ) -> Findings:
     """Searches measurements for the equations of a system; takes the arguments of `node_fit.discover`.
 
-    **Arguments:** `held`: whether inputs keep their values between rows; by default, the data decide.
+    **Arguments:** `held`: whether each input keeps its value between rows; by default, the data decide.
     """
     check_data_of(data)
     data = sample_records(data)
-    responds = held is None and are_inputs_held(data)
-    held = responds if held is None else held
+    responds = held is None and find_held_inputs(data) != data.held_inputs
+    held = tuple(find_held_inputs(data) if held is None else held)
     records = smooth_records(data, 1.0, held)
     clean = all(record.clean for record in records)
     several = [records] if clean else [smooth_records(data, strength, held) for strength in SMOOTHINGS]
     views = [
         view
         for place, smoothed in enumerate(several)
-        for view in make_views(smoothed, weak=place == 0 and (held or not clean))
+        for view in make_views(smoothed, weak=place == 0 and (any(held) or not clean))
     ]
     judge = Judge(records, list(data.states), list(data.inputs), vocabulary.make_balance(data.states), watch)
     source = Source(judge, views, clean, judge.names, not clean, find_angles(data))
     findings = search_source(source, vocabulary, symbolic, resamples, effort, seed)
-    if responds and findings.explained and not data.has_held_inputs:
+    if responds and findings.explained:
         findings = replace(findings, verdict=f"{findings.verdict} Inputs are held between rows: the states respond so.")
     if findings.fits or findings.interrupted or vocabulary.is_balanced or not may_differ(data):
         return findings
@@ -570,7 +573,7 @@ def find_angles(data: Dataset) -> list[str]:
     return [name for name in data.states if name in data.angles or NAME_OF_ANGLE.search(name)]
 
 
-def smooth_records(data: Dataset, strength: float, held: bool) -> list[Smoothed]:
+def smooth_records(data: Dataset, strength: float, held: Sequence[bool]) -> list[Smoothed]:
     records: list[Smoothed] = []
     for row, length in enumerate(data.lengths):
         t, ys, us = data.ts[row, :length], data.ys[row, :length], data.us[row, :length]
@@ -619,6 +622,6 @@ def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
     shown = balance.write([formula.with_numbers() for formula in judged.formulas], judge.states, 4)
     equations = balance.write(texts, judge.states)
     start = dict(zip(judge.states, judged.starts[:, 0].tolist(), strict=True))
-    held = any(record.held for record in judge.records)
     fitted = (judged.error, judged.size, judged.evidence, judged.escapes, start)
+    held = tuple(name for name, is_held in zip(judge.inputs, judge.records[0].held, strict=True) if is_held)
     return FoundSystem(equations, constants, shown, *fitted, held)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..data.interpolation import interpolate_input
+from ..data.inputs import interpolate_input
 
 if TYPE_CHECKING:
     from scipy.interpolate import BSpline, PPoly
@@ -77,7 +77,7 @@ class Smoothed:
     states, `(row, state)`; or the values of the functions of a `Balance`, `(row, function)`. `splines`: of the states.
     `raw`: the measured states, `(row, state)`, NaN where nothing was measured, as for hidden states. `spread`: the
     relative size of the noise in each measurement, `(row, state)`. `noise`: the largest residual of a spline, in
-    standard deviations of its state. `held`: whether inputs are constant between rows.
+    standard deviations of its state. `held`: whether each input is constant between rows.
     """
 
     t: np.ndarray
@@ -87,7 +87,7 @@ class Smoothed:
     raw: np.ndarray
     spread: np.ndarray
     noise: float
-    held: bool = False
+    held: tuple[bool, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -111,18 +111,23 @@ class Smoothed:
         """Evaluates the spline of a state, or interpolates an input."""
         if name < len(self.splines):
             return self.splines[name](t)
-        return interpolate_input(self.t, self.values[:, name], held=self.held)(t)
+        return interpolate_input(self.t, self.values[:, name], held=self.is_held(name))(t)
+
+    def is_held(self, name: int) -> bool:
+        """Whether a name is an input that is constant between rows."""
+        return name >= len(self.splines) and self.held[name - len(self.splines)]
 
 
-def are_inputs_held(data: Dataset) -> bool:
-    """Whether inputs keep their values between rows: they look so, or measured states respond so.
+def find_held_inputs(data: Dataset) -> tuple[bool, ...]:
+    """Returns whether each input keeps its value between rows: it looks so, or measured states respond so to all.
 
     Increments of states over a row are regressed on the states and on the inputs, either at the beginning of the row or
     averaged over its ends. If all states are measured, the residuals tell these apart even for nonlinear systems; if
     some are hidden, they do not.
     """
-    if data.has_held_inputs or not data.is_driven:
-        return data.has_held_inputs
+    looks, every = data.held_inputs, (True,) * len(data.inputs)
+    if looks == every or not data.is_driven:
+        return looks
     complete = data.valid & np.isfinite(data.ys).all(axis=2)
     at, row = np.nonzero(complete[:, 1:] & complete[:, :-1])
     steps = (data.ts[at, row + 1] - data.ts[at, row])[:, None]
@@ -135,28 +140,32 @@ def are_inputs_held(data: Dataset) -> bool:
         rates: np.ndarray = np.linalg.lstsq(features, after - before, rcond=None)[0]
         return np.square(after - before - features @ rates).sum(axis=0)
 
-    averaged, held = misfit((data.us[at, row] + data.us[at, row + 1]) / 2), misfit(data.us[at, row])
+    ends = np.where(looks, data.us[at, row], data.us[at, row + 1])
+    averaged, held = misfit((data.us[at, row] + ends) / 2), misfit(data.us[at, row])
     lead = len(at) * np.log((averaged + 1e-300) / (held + 1e-300))
-    return len(at) > middles.shape[1] + data.us.shape[2] and float(lead.sum()) > HELD_LEAD
+    responds = len(at) > middles.shape[1] + data.us.shape[2] and float(lead.sum()) > HELD_LEAD
+    return every if responds else looks
 
 
 def smooth_record(
-    t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0, *, held: bool = False
+    t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0, *, held: Sequence[bool] = ()
 ) -> Smoothed:
     """Smooths a record with splines; generalised cross-validation times `strength` sets the penalty.
 
     **Arguments:** `t`: `(row,)`. `ys`: states, `(row, state)`, NaN where missing. `us`: inputs, `(row, input)`.
-    `held`: whether inputs are constant between rows. Rates then jump as they do.
+    `held`: whether each input is constant between rows; none is by default. Rates jump as these do.
     """
+    kinds = tuple(held) or (False,) * us.shape[1]
+    steps = us[:, np.flatnonzero(kinds)]
     curves = [smooth_state(t, y, strength) for y in ys.T]
-    if held and not goes_over_decades(t) and (np.diff(us, axis=0) != 0).any():
-        forces = jumping_forces(t, np.stack([curve(t) for curve, _, _ in curves], axis=1), us)
+    if not goes_over_decades(t) and (np.diff(steps, axis=0) != 0).any():
+        forces = jumping_forces(t, np.stack([curve(t) for curve, _, _ in curves], axis=1), steps)
         curves = [smooth_bent(t, y, strength, forces) for y in ys.T]
     values = np.stack([curve(t) for curve, _, _ in curves], axis=1)
     rates = np.stack([curve.derivative()(t) for curve, _, _ in curves], axis=1)
     spread = np.stack([spread for _, spread, _ in curves], axis=1)
     noise = max(residual for _, _, residual in curves)
-    return Smoothed(t, np.hstack([values, us]), rates, tuple(curve for curve, _, _ in curves), ys, spread, noise, held)
+    return Smoothed(t, np.hstack([values, us]), rates, tuple(curve for curve, _, _ in curves), ys, spread, noise, kinds)
 
 
 def jumping_forces(t: np.ndarray, ys: np.ndarray, us: np.ndarray) -> "list[list[PPoly]]":

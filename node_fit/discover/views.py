@@ -81,10 +81,11 @@ def weak_view(records: Sequence[Smoothed], length: float) -> View:
 
 
 def integration_nodes(record: Smoothed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the times, weights and values of the trapezoidal rule: both ends of each step if inputs are held."""
+    """Returns the times, weights and values of the trapezoidal rule: both ends of each step if an input is held."""
     t, values = record.t, record.values
-    if not record.held:
+    if not any(record.held):
         return t, np.gradient(t), values
-    ends = np.hstack([values[1:, : record.raw.shape[1]], values[:-1, record.raw.shape[1] :]])
+    is_held = [record.is_held(name) for name in range(values.shape[1])]
+    ends = np.where(is_held, values[:-1], values[1:])
     half = np.diff(t) / 2
     return np.concatenate([t[:-1], t[1:]]), np.concatenate([half, half]), np.concatenate([values[:-1], ends])

@@ -77,8 +77,8 @@ def fit_linear_ode(train: Dataset, target: Dataset) -> Predicted:
     The coefficients are the least-squares solution of the trapezoidal rule `y[k+1] - y[k] = h (A (y[k] + y[k+1]) / 2 +
     B (u[k] + u[k+1]) / 2 + c)` over consecutive complete rows of a trajectory, with a small ridge penalty. The fit is
     to increments, not slopes, because the measurement noise of increments does not depend on `h`. The solution over
-    each interval is exact for an input held at the mean of its two ends. Inputs are held at `u[k]` instead if this fits
-    the increments better.
+    each interval is exact for an input held at the mean of its two ends. Inputs are held at `u[k]` instead, all of them
+    or those that look held, if this fits the increments better.
 
     **Arguments:** and **Returns:** as in `mean`. A solution that grows without bound is clipped at a million standard
     deviations from the mean.
@@ -95,14 +95,14 @@ class LinearEquation:
     - `rates`: `[A B c]`, shape `(state, column)`.
     - `shift`, `scale`: mean and standard deviation of each state and input, shape `(channel,)`.
     - `step`: the unit of `s`, the mean training step [unit of time].
-    - `held`: whether inputs keep their values between rows.
+    - `held`: whether each input keeps its value between rows.
     """
 
     rates: Float[np.ndarray, "state column"]
     shift: Float[np.ndarray, " channel"]
     scale: Float[np.ndarray, " channel"]
     step: float
-    held: bool
+    held: tuple[bool, ...]
 
     @staticmethod
     def fit(train: Dataset) -> "LinearEquation":
@@ -116,7 +116,7 @@ class LinearEquation:
         weight = np.sqrt(BASELINE_RIDGE * max(len(steps), 1)) * np.eye(rows.shape[2] + 1)
         weight[-1, -1] = 0.0  # The constant is not penalised.
 
-        def fit_increments(held: bool) -> tuple[float, LinearEquation]:
+        def fit_increments(held: tuple[bool, ...]) -> tuple[float, LinearEquation]:
             drives = drive_between(starts_at[:, states:], ends_at[:, states:], held)
             middles = (starts_at[:, :states] + ends_at[:, :states]) / 2
             features = np.concatenate([middles, drives, np.ones((len(steps), 1))], axis=1) * (steps / unit)[:, None]
@@ -125,7 +125,8 @@ class LinearEquation:
             error = float(np.square(features @ rates - increments).sum())
             return error, LinearEquation(rates=rates.T, shift=shift, scale=scale, step=unit, held=held)
 
-        kinds = (False, True) if train.is_driven else (False,)
+        none, every = (False,) * len(train.inputs), (True,) * len(train.inputs)
+        kinds = dict.fromkeys((none, train.held_inputs, every) if train.is_driven else (none,))
         return min((fit_increments(held) for held in kinds), key=lambda fitted: fitted[0])[1]
 
     def solve(self, target: Dataset, start: Float[np.ndarray, "trajectory state"]) -> Predicted:
@@ -150,9 +151,9 @@ class LinearEquation:
             return expm(block * steps[:, None, None])[:, :states]
 
 
-def drive_between(before: np.ndarray, after: np.ndarray, held: bool) -> np.ndarray:
+def drive_between(before: np.ndarray, after: np.ndarray, held: tuple[bool, ...]) -> np.ndarray:
     """Returns the constant inputs between two rows."""
-    return before if held else (before + after) / 2
+    return np.where(np.array(held, bool), before, (before + after) / 2)
 
 
 def is_linear_affordable(target: Dataset) -> bool:

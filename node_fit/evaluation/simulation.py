@@ -8,6 +8,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.events import Events
+from ..data.inputs import Interpolations
 from ..data.trajectories import finite_ends
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
@@ -44,7 +45,7 @@ class Simulated:
     left_out: int = 0
     hidden: tuple[str, ...] = ()
     dense_hidden: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    inputs: str = "linear"
+    inputs: Interpolations = "linear"
 
     def with_split(self, name: str, other: "Simulated") -> "Simulated":
         """Returns a copy with the predictions of one split replaced by those of another model."""

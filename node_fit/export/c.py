@@ -48,7 +48,6 @@ SIGNATURES = {
 }
 # Signature of channels that depend on inputs or on the time.
 OF_INPUTS = "real t, const real *z, const real *v | real *result"
-DEGREES = {"hold": 0, "linear": 1, "cubic": 3}
 # Radau IIA of order 5 (Hairer and Wanner, Solving Ordinary Differential Equations II, 1996, table IV.5.6).
 ROOT = np.sqrt(6)
 RADAU_A = np.array(
@@ -186,8 +185,8 @@ def c_facts(exported: Exported) -> dict[str, object]:
         "time": on_one_line(one.system.time),
         "combined": exported.combined is not None,
         "triggers": len(getattr(one.field, "triggers", ())),
-        "hold": one.solver.interpolation == "hold",
-        "degree": DEGREES[one.solver.interpolation] if exported.is_driven else 0,
+        "degree": max(exported.input_degrees, default=0),
+        "degrees": exported.input_degrees,
         "rows": exported.rows_read,
         "past": exported.reads_past,
         "washout": one.start.washout,

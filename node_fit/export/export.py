@@ -238,6 +238,21 @@ def choose_trajectory(
     return model, data
 
 
+def describe_interpolation(exported: Exported) -> str:
+    """Describes the inputs between rows: all together if they are alike, else each by name."""
+    ways = {
+        "hold": "held from row to row",
+        "linear": "on a line from row to row",
+        "cubic": "on a cubic from row to row",
+    }
+    kinds = dict.fromkeys(exported.input_kinds)
+    if len(kinds) == 1:
+        return ways[next(iter(kinds))]
+    kind_of = dict(zip(exported.one.inputs, exported.input_kinds, strict=True))
+    names = {kind: " and ".join(name for name in kind_of if kind_of[name] == kind) for kind in kinds}
+    return "; ".join(f"{names[kind]} {ways[kind]}" for kind in kinds)
+
+
 def describe_steps(steps: Steps) -> str:
     names = {"tsit5": "Tsitouras' method of order 5", "radau5": "Radau IIA of order 5"}
     longest = "" if np.isinf(steps.longest) else f", none longer than {steps.longest:.6g}"
@@ -472,11 +487,7 @@ def render_readme(done: Export, exported: Exported, how: str, data: Dataset | No
         compared=done.rows,
         given=exported.needs_given_start,
         start=one.start.given,
-        interpolation={
-            "hold": "held from row to row",
-            "linear": "on a line from row to row",
-            "cubic": "on a cubic from row to row",
-        }[one.solver.interpolation]
+        interpolation=describe_interpolation(exported)
         + (" (on a cubic in node_fit, and on a line in what was compared)" if done.lines_for_cubics else ""),
         driven=exported.is_driven,
         members=len(exported.members),

@@ -179,7 +179,7 @@ def describe_unit(exported: Exported, version: str, layout: Layout, variables: S
     if second and layout.levels:
         root.set("numberOfEventIndicators", str(len(layout.levels)))
     # Inputs that node_fit interpolates linearly change within a step.
-    linear = exported.is_driven and exported.one.solver.interpolation == "linear"
+    linear = "linear" in exported.input_kinds
     abilities = {"canGetAndSetFMUstate" if second else "canGetAndSetFMUState": "true"}
     abilities |= {"canSerializeFMUstate" if second else "canSerializeFMUState": "true"}
     abilities |= {"providesDirectionalDerivative" + ("" if second else "s"): "true"}
@@ -235,8 +235,8 @@ def variables_of(exported: Exported, layout: Layout, start: np.ndarray, inputs: 
         )
     for reference, state in zip(layout.rates, layout.states, strict=True):
         variables.append(Variable(reference, names[reference], "local", initial="calculated", derivative=state))
-    variability = "discrete" if one.solver.interpolation == "hold" else "continuous"
-    for reference, name, value in zip(layout.inputs, one.inputs, inputs, strict=True):
+    for reference, name, value, held in zip(layout.inputs, one.inputs, inputs, exported.held_inputs, strict=True):
+        variability = "discrete" if held else "continuous"
         variables.append(Variable(reference, names[reference], "input", variability, start=value, unit=unit_of(name)))
     for reference, name in zip(layout.columns, itertools.cycle(one.states)):  # of bands too
         variables.append(Variable(reference, names[reference], "output", initial="calculated", unit=unit_of(name)))
@@ -360,9 +360,10 @@ def step_unit(
         length = trial.t[row + 1] - trial.t[row]
         if trial.factor is not None and trial.shift is not None:
             instance.setReal([*layout.factors, *layout.shifts], [*trial.factor[row], *trial.shift[row]])
-        if layout.inputs and exported.one.solver.interpolation == "linear":
-            slopes = (trial.inputs[row + 1] - trial.inputs[row]) / length
-            instance.setRealInputDerivatives(layout.inputs, [1] * len(slopes), list(slopes))
+        linear = [at for at, kind in enumerate(exported.input_kinds) if kind == "linear"]
+        if linear:
+            slopes = (trial.inputs[row + 1] - trial.inputs[row])[linear] / length
+            instance.setRealInputDerivatives([layout.inputs[at] for at in linear], [1] * len(slopes), list(slopes))
         instance.doStep(trial.t[row], length)
     instance.terminate()
     instance.freeInstance()
@@ -376,14 +377,14 @@ AT_ZERO = 1e-9
 class Exchange:
     """A unit of version 3.0 in Model Exchange, advanced between consecutive rows of a record.
 
-    **Arguments:** `hold`: whether inputs are held between two rows.
+    **Arguments:** `held`: whether each input is held between two rows.
     """
 
-    def __init__(self, unit: Unpacked, layout: Layout, trial: CheckRecord, hold: bool):
+    def __init__(self, unit: Unpacked, layout: Layout, trial: CheckRecord, held: Sequence[bool]):
         from fmpy.simulation import instantiate_fmu
 
         self.own = cast("FMU3Model", instantiate_fmu(unit.folder, unit.described, fmi_type="ModelExchange"))
-        self.layout, self.trial, self.hold, self.row = layout, trial, hold, 0
+        self.layout, self.trial, self.held, self.row = layout, trial, np.array(held, bool), 0
         self.rates, self.place = ((ctypes.c_double * len(layout.states))() for _ in range(2))
         self.indicators = (ctypes.c_double * len(layout.levels))()
         # The maximum of each level so far, and the time at which the solver last started.
@@ -404,10 +405,9 @@ class Exchange:
         self.place[:] = y.tolist()
         unit.setContinuousStates(self.place, len(self.place))
         if self.layout.inputs:
-            share = 0.0 if self.hold else (t - trial.t[row]) / (trial.t[row + 1] - trial.t[row])
-            unit.setFloat64(
-                self.layout.inputs, list(trial.inputs[row] + share * np.diff(trial.inputs[row : row + 2], axis=0)[0])
-            )
+            share = (t - trial.t[row]) / (trial.t[row + 1] - trial.t[row])
+            rise = np.where(self.held, 0, np.diff(trial.inputs[row : row + 2], axis=0)[0])
+            unit.setFloat64(self.layout.inputs, list(trial.inputs[row] + share * rise))
 
     def field(self, t: float, y: np.ndarray) -> list[float]:
         """Returns the derivatives of the states."""
@@ -444,7 +444,7 @@ def integrate_unit(
     """Returns predictions from a unit of version 3.0 in Model Exchange, solved by SciPy between rows and events."""
     from scipy.integrate import solve_ivp
 
-    exchange = Exchange(unit, layout, trial, exported.one.solver.interpolation == "hold")
+    exchange = Exchange(unit, layout, trial, exported.held_inputs)
     first_row, y = start
     exchange.begin(first_row, y)
     method = "Radau" if exported.steps.method == "radau5" else "DOP853"

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..data.batch import Batch
 from ..data.domains import Bounds, Turns, from_line, near, to_line
+from ..data.inputs import DEGREES, are_held, kinds_by_input
 from ..data.scaling import columns_by_name
 from ..expressions.tree import symbols
 from ..model.ensemble import Ensemble
@@ -121,6 +122,20 @@ class Exported:
     @property
     def is_driven(self) -> bool:
         return bool(self.one.inputs)
+
+    @property
+    def input_kinds(self) -> tuple[str, ...]:
+        """The interpolation of each input between rows."""
+        return kinds_by_input(self.one.solver.interpolation, len(self.one.inputs))
+
+    @property
+    def held_inputs(self) -> tuple[bool, ...]:
+        return are_held(self.input_kinds, len(self.one.inputs))
+
+    @property
+    def input_degrees(self) -> tuple[int, ...]:
+        """The degree of the polynomial that each input is between rows."""
+        return tuple(DEGREES[kind] for kind in self.input_kinds)
 
     @property
     def observes_inputs(self) -> bool:

@@ -122,9 +122,11 @@ class Whole:
     ) -> Float[Array, " all"]:
         """Takes one step of the method, of length `h`; the inputs are `u` at its beginning and `v` at its end."""
         scaler = self.one.system.scaler
-        first = scale_inputs(self.one, u)
-        hold = self.one.solver.interpolation == "hold"
-        between = (first,) if hold or not self.inputs else (first, scale_inputs(self.one, v) - first)
+        first, held = scale_inputs(self.one, u), self.exported.held_inputs
+        between = (first,)
+        if not all(held):
+            rise = scale_inputs(self.one, v) - first
+            between = (first, jnp.where(np.array(held), 0, rise) if any(held) else rise)
         z = jnp.concatenate(self.each("line", y))
         begin, length = (t - scaler.time_shift) / scaler.time_scale, h / scaler.time_scale
         return jnp.concatenate(self.each("states", self.one_step(begin, length, z, between, 0.0, 1.0)))
@@ -536,7 +538,7 @@ def step_graphs(
 ) -> np.ndarray:
     """Returns predictions from the graphs for one record."""
     first_row, first = start
-    dtype, hold = exported.dtype, exported.one.solver.interpolation == "hold"
+    dtype, held = exported.dtype, np.array(exported.held_inputs, bool)
     y, rows = first.astype(dtype)[None], np.full((len(trial.t), len(exported.columns)), np.nan)
     for row in range(first_row, len(trial.t)):
         now = {"t": trial.t[row], "y": y, "u": trial.inputs[row]}
@@ -549,11 +551,10 @@ def step_graphs(
             y = (trial.factor[row] * y + trial.shift[row]).astype(dtype)
         length = trial.t[row + 1] - trial.t[row]
         count = exported.steps.between(length)
-        base, rise = trial.inputs[row], trial.inputs[row + 1] - trial.inputs[row]
+        base, rise = trial.inputs[row], np.where(held, 0, trial.inputs[row + 1] - trial.inputs[row])
         for n in range(count):
             arguments = {"t": trial.t[row] + n * length / count, "h": length / count, "y": y[0]}
             if len(base):
-                ends = (0, 0) if hold else (n / count, (n + 1) / count)
-                arguments |= {"u": base + ends[0] * rise, "v": base + ends[1] * rise}
+                arguments |= {"u": base + n / count * rise, "v": base + (n + 1) / count * rise}
             y = step({name: np.reshape(value, (1, -1)).astype(dtype) for name, value in arguments.items()})
     return rows

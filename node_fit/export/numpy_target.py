@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..runtime.serialization import __version__
-from .c import DEGREES, RADAU_A, RADAU_C, needed_functions, signatures_of, state_names, templates_with, tsitouras
+from .c import RADAU_A, RADAU_C, needed_functions, signatures_of, state_names, templates_with, tsitouras
 from .functions import Exported
 from .tracing import DOT, ELEMENTWISE, INFIX, SAME_CALLED, TAKE, CannotExport, Operand, Operation, Program, is_integral
 
@@ -256,7 +256,8 @@ def render_numpy(exported: Exported) -> dict[str, str]:
         "combined": exported.combined is not None,
         "observes": exported.observes_inputs,
         "triggers": exported.has_triggers,
-        "degree": DEGREES[one.solver.interpolation] if exported.is_driven else 0,
+        "degree": max(exported.input_degrees, default=0),
+        "degrees": exported.input_degrees,
         "rows": exported.rows_read,
         "past": exported.reads_past,
         "washout": one.start.washout,

@@ -19,6 +19,7 @@ from jaxtyping import Float
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
+from ..data.inputs import kinds_by_input
 from ..model.ensemble import Ensemble, add_to_rows
 from ..model.initial_state.rule import AbstractStart, Guess, Simulate, Starts
 from ..model.initial_state.trained import Fitted
@@ -83,9 +84,11 @@ def in_double(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
 def with_lines_for_cubics(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
     """Replaces cubic inputs, which need the rows around an interval, with linear ones."""
     members = model.members if isinstance(model, Ensemble) else (model,)
-    if members[0].solver.interpolation != "cubic":
+    kinds = kinds_by_input(members[0].solver.interpolation, len(members[0].inputs))
+    if "cubic" not in kinds:
         return model
-    linear = tuple(replace(member, solver=replace(member.solver, inputs="linear")) for member in members)
+    lines = tuple("linear" if kind == "cubic" else kind for kind in kinds)
+    linear = tuple(replace(member, solver=replace(member.solver, inputs=lines)) for member in members)
     return replace(model, members=linear) if isinstance(model, Ensemble) else linear[0]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.facts import Facts
+from ..data.inputs import kinds_by_input
 from ..discover.individuals import Individuals, may_differ
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
@@ -284,7 +285,9 @@ def of_small_network(options: Options, train: Dataset, hidden: int) -> Options:
 def responds_at_once(options: Options, train: Dataset) -> bool:
     """Whether a channel responds to a held input at its own row; states would only respond after it."""
     limits = options.scaling.limits(train.states, train.inputs)
-    return options.solver.inputs in ("auto", "hold") and not limits and estimate_feedthrough(train) is not None
+    kinds = options.solver.inputs
+    may_hold = kinds == "auto" or "hold" in kinds_by_input(kinds, len(train.inputs))
+    return may_hold and not limits and estimate_feedthrough(train) is not None
 
 
 def of_few_terms(options: Options) -> Options:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.domains import Bounds
+from ..data.inputs import are_held
 from ..discover.individuals import Individuals
 from ..discover.names import with_plain_names, write_plainly
 from ..discover.search import RESAMPLES, Findings, FoundSystem, Vocabulary, search, search_field
@@ -302,8 +303,9 @@ def discover(
         return discover_in(source.model.typical, source.data["train"], vocabulary, limits, options)
     options = with_fitted_starts(options or Options())
     inputs = options.solver.inputs
-    findings = search(source, vocabulary, **limits, held=None if inputs == "auto" else inputs == "hold")
-    if findings.ranked[0].held and inputs == "auto":
+    held = None if inputs == "auto" else are_held(inputs, len(source.inputs))
+    findings = search(source, vocabulary, **limits, held=held)
+    if inputs == "auto" and source.inputs and findings.ranked[0].held == source.inputs:
         options = replace(options, solver=replace(options.solver, inputs="hold"))
     discovery = Discovery.of(findings, source, options)
     renamings = "".join(f" In equations, {name!r} is {short}." for name, short in plain.items())

@@ -167,7 +167,7 @@ def fit_long_record(
     requested = options.solver.inputs
     kinds: list[tuple[Kind, bool]] = [(kind, direct) for kind, direct in INPUT_KINDS if requested in ("auto", kind)]
     # Among equally good kinds, prefer the one that the inputs look like.
-    kinds.sort(key=lambda kind: (kind[1], (kind[0] == "hold") != train.has_held_inputs))
+    kinds.sort(key=lambda kind: (kind[1], (kind[0] == "hold") != all(train.held_inputs)))
     importlib.import_module("scipy.linalg")  # The limit only covers a BLAS that is already loaded.
     with threadpool_limits(1):
         identified = identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None

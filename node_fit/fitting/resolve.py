@@ -14,6 +14,7 @@ import equinox as eqx
 import numpy as np
 
 from ..data.facts import Facts
+from ..data.inputs import Interpolations
 from ..model.fields.network import MLP, LogTimeMLP
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
@@ -75,7 +76,12 @@ class Choice:
     is_advised: bool = False
 
     def __str__(self) -> str:
-        return f"{self.key}={self.value}: {self.reason}"
+        return f"{self.key}={as_override(self.value)}: {self.reason}"
+
+
+def as_override(value: object) -> str:
+    """Returns a value as an override on the command line shows it: a tuple of names as a list without quotes."""
+    return f"[{','.join(map(str, cast(tuple[object, ...], value)))}]" if isinstance(value, tuple) else str(value)
 
 
 class Identified(NamedTuple):
@@ -311,7 +317,7 @@ def after_identification(options: Options, identified: Identified) -> tuple[Opti
     return options, [*choices, Choice("solver.rtol", rtol, "well below the error of the linear model")]
 
 
-def with_solvers(options: Options, inputs: str, facts: Facts) -> Options:
+def with_solvers(options: Options, inputs: Interpolations, facts: Facts) -> Options:
     """Returns the options with complete solvers."""
     solver = options.solver.for_data(driven=facts.driven, inputs=inputs)
     predicting = options.prediction_solver and options.prediction_solver.for_data(driven=facts.driven, inputs=inputs)

@@ -1,13 +1,16 @@
 """Simulates and fits known equations in NumPy, to provide a first result before anything is compiled."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset
+from ..data.inputs import Interpolations, are_held
 from ..discover.simulation import step_explicitly
 from ..expressions.evaluation import Rows, Tape
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize
@@ -28,6 +31,10 @@ RELATIVE_DIFFERENCE, FAILED_MISFIT = 1e-6, 1e6
 # Alternative initial values lie within this factor of the specified ones.
 DRAW_FACTOR = 100.0
 
+# Lead in minus twice the log-likelihood, and ratio of the errors, from which states respond to another interpolation of
+# the inputs than they look like.
+CLEAR_LEAD, CLEAR_GAIN = 10.0, 1.05
+
 Members = Float[np.ndarray, "member trajectory state"]
 
 
@@ -38,12 +45,16 @@ class FirstFit:
     - `constants`: fitted values by name.
     - `ts`, `ys`: times and predictions by role of the data, at each of `steps` solver steps per row interval, in the
       user's units.
+    - `inputs`: interpolation of inputs between rows. `gain`: ratio of the error with inputs as they look to that of
+      this fit; above 1 if their interpolation is another one.
     """
 
     constants: Mapping[str, float]
     ts: Mapping[str, Float[np.ndarray, "trajectory step"]]
     ys: Mapping[str, Float[np.ndarray, "trajectory step channel"]]
     steps: int
+    inputs: Interpolations = "linear"
+    gain: float = 1.0
 
     def at_rows(self, role: str) -> Float[np.ndarray, "trajectory time channel"]:
         """Returns the predictions at the rows of a part of the data."""
@@ -51,12 +62,21 @@ class FirstFit:
 
 
 def fit_without_compiling(
-    field: object, splits: Mapping[str, Dataset], train: str, *, draws: int = 0
+    field: object,
+    splits: Mapping[str, Dataset],
+    train: str,
+    *,
+    draws: int = 0,
+    inputs: Interpolations | Literal["auto"] = "auto",
 ) -> FirstFit | None:
     """Fits the constants of known equations to training data, and the initial states if they are few.
 
+    Rows do not show whether an input that changes in each of them is held in between, but the response of the states
+    does: by default, the likelihood of fits with different interpolations decides.
+
     **Arguments:** `field`: constructor of the vector field. `splits`: data by role. `train`: role of the training data.
     `draws`: number of alternative initial values, within a factor of a hundred; the fit begins from the best.
+    `inputs`: interpolation of inputs between rows.
 
     **Returns:** the fit; None if the field is of another kind or has parts that need the solver (triggers, local
     constants), if the data are too large, or if a few steps between rows can't simulate the equations accurately.
@@ -65,18 +85,55 @@ def fit_without_compiling(
     equations, steps = HostEquations.of(field, data), min(HOST_STEPS, MAX_HOST_STEPS // rows)
     if equations is None or not steps or max(part.ys.size for part in splits.values()) > MAX_HOST_VALUES:
         return None
-    problem = HostProblem(equations, data, steps)
     with np.errstate(all="ignore"):
-        raw, starts = problem.split(problem.fit(draws).x[None])
+        fits = [
+            (kinds, HostProblem(equations, data, steps, are_held(kinds, len(data.inputs))).fit(draws))
+            for kinds in interpolations_to_compare(data, inputs)
+        ]
+        kinds, gain = choose_by_likelihood(data, {kinds: fitted.residuals for kinds, fitted in fits})
+        held = are_held(kinds, len(data.inputs))
+        problem = HostProblem(equations, data, steps, held)
+        raw, starts = problem.split(dict(fits)[kinds].x[None])
         ys = {train: problem.simulate(raw, starts)[0]} | {
-            role: HostProblem(equations, part, steps).predict(raw[0]) for role, part in splits.items() if role != train
+            role: HostProblem(equations, part, steps, held).predict(raw[0])
+            for role, part in splits.items()
+            if role != train
         }
-        finer = HostProblem(equations, data, 2 * steps).simulate(raw, starts)[0, :, ::2]
+        finer = HostProblem(equations, data, 2 * steps, held).simulate(raw, starts)[0, :, ::2]
         errors = np.abs((finer - ys[train]) / problem.scales)
     if not errors.max() <= MAX_SIMULATION_ERROR or not all(np.isfinite(predicted).all() for predicted in ys.values()):
         return None
     constants = {name: float(value) for name, value in equations.constants.values_by_name(raw[0]).items()}
-    return FirstFit(constants, {role: step_times(part.ts, steps) for role, part in splits.items()}, ys, steps)
+    times = {role: step_times(part.ts, steps) for role, part in splits.items()}
+    return FirstFit(constants, times, ys, steps, kinds, gain)
+
+
+def interpolations_to_compare(data: Dataset, inputs: Interpolations | Literal["auto"]) -> list[Interpolations]:
+    """Returns the interpolations of inputs to compare; as they look comes first."""
+    if inputs != "auto":
+        return [inputs]
+    if not data.is_driven:
+        return ["linear"]
+    looks = data.input_interpolation[0]
+    others: list[Interpolations] = ["hold", "linear"]
+    held = data.held_inputs
+    return [looks, *(kinds for kinds in others if are_held(kinds, len(held)) != held)]
+
+
+def choose_by_likelihood(
+    data: Dataset, residuals: Mapping[Interpolations, Float[np.ndarray, " residual"]]
+) -> tuple[Interpolations, float]:
+    """Returns the most likely of some interpolations and its gain; the first one, unless another is clearly better."""
+    first = next(iter(residuals))
+    channel = np.nonzero(data.mask & np.isfinite(data.middles))[-1]
+    counts = np.bincount(channel, minlength=len(data.states))
+    squares = {
+        kinds: np.bincount(channel, off**2, len(counts)) + np.finfo(float).tiny for kinds, off in residuals.items()
+    }
+    leads = {kinds: float(counts @ np.log(squares[first] / own)) for kinds, own in squares.items()}
+    best = max(leads, key=lambda kinds: leads[kinds])
+    gain = math.sqrt(squares[first].sum() / squares[best].sum())
+    return (best, gain) if leads[best] > CLEAR_LEAD and gain > CLEAR_GAIN else (first, 1.0)
 
 
 def step_times(ts: Float[np.ndarray, "trajectory time"], steps: int) -> Float[np.ndarray, "trajectory step"]:
@@ -124,11 +181,12 @@ class HostEquations:
 
 @dataclass(frozen=True)
 class HostProblem:
-    """Equations, the data to fit, and the number of solver steps between two rows."""
+    """Equations, the data to fit, the number of solver steps between two rows, and whether each input is held there."""
 
     equations: HostEquations
     data: Dataset
     steps: int
+    held: tuple[bool, ...] = ()
 
     @property
     def scales(self) -> Float[np.ndarray, " channel"]:
@@ -155,8 +213,8 @@ class HostProblem:
         rows = np.concatenate([data.us, data.ts[..., None]], axis=-1).transpose(1, 2, 0)
         shares = (np.arange(self.steps)[:, None] + [0, 0.5, 1])[..., None, None] / self.steps
         between = rows[:-1, None, None] + shares * np.diff(rows, axis=0)[:, None, None]
-        if data.has_held_inputs:
-            between[..., :-1, :] = rows[:-1, None, None, :-1]
+        held = np.flatnonzero(self.held)
+        between[..., held, :] = rows[:-1, None, None, held]
         return between
 
     def apply_events(self, row: int, y: np.ndarray) -> np.ndarray:

@@ -109,11 +109,13 @@ def select_used_rows(data: Dataset) -> Dataset:
 
 # The matrices are small, so threads would mostly wait for each other.
 @threadpool_limits.wrap(limits=1, user_api="blas")
-def find_mechanism(data: Dataset, pairing: Pairing, *, held: bool, watch: SearchWatch | None = None) -> FoundMechanism:
+def find_mechanism(
+    data: Dataset, pairing: Pairing, *, held: Sequence[bool], watch: SearchWatch | None = None
+) -> FoundMechanism:
     """Finds the most probable mechanism of positions and velocities under measured forces.
 
     **Arguments:** `data`: measurements; all states are positions and velocities, paired by `pairing`. `held`: whether
-    inputs are constant between rows. `watch`: receives progress messages.
+    each input is constant between rows. `watch`: receives progress messages.
     """
     watch = SearchWatch() if watch is None else watch
     search = MechanismSearch(SmoothRecords.of(select_used_rows(data), pairing, held=held), watch)

@@ -57,11 +57,12 @@ class SmoothRecords:
     known: dict[WeakKey, WeakForm] = field(default_factory=dict[WeakKey, WeakForm])
 
     @staticmethod
-    def of(data: Dataset, pairing: Pairing, *, held: bool) -> "SmoothRecords":
-        records = [
-            replace(smooth_record(data.ts[row, :length], data.ys[row, :length], data.us[row, :length]), held=held)
+    def of(data: Dataset, pairing: Pairing, *, held: Sequence[bool]) -> "SmoothRecords":
+        smoothed = [
+            smooth_record(data.ts[row, :length], data.ys[row, :length], data.us[row, :length])
             for row, length in enumerate(data.lengths)
         ]
+        records = [replace(record, held=tuple(held)) for record in smoothed]
         spread = np.concatenate([record.values for record in records]).std(axis=0)
         widths = {name: FIRST_WIDTH * float(spread[data.states.index(name)]) for name in pairing.velocities}
         return SmoothRecords(data, records, widths)
@@ -150,9 +151,9 @@ def integrate_bumps(
         balance[: len(momenta)] -= momenta[:, :, piece] @ slope
         features.append(balance.T)
         # Inputs held between two rows have the mean weight of these.
-        pushed.append(
-            inputs[:, piece][:, :-1] @ ((bump[:-1] + bump[1:]) / 2) if record.held else inputs[:, piece] @ bump
-        )
+        between: np.ndarray = inputs[:, piece][:, :-1] @ ((bump[:-1] + bump[1:]) / 2)
+        lines: np.ndarray = inputs[:, piece] @ bump
+        pushed.append(np.where(np.array(record.held, bool), between, lines))
     return WeakForm(
         np.array(features).reshape(-1, momenta.shape[1], len(still)), np.array(pushed).reshape(-1, len(inputs))
     )

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..data.batch import Batch, in_slices
 from ..data.dataset import Dataset, GivenStates
 from ..data.events import Jumps
+from ..data.inputs import Interpolations, are_held
 from ..data.trajectories import as_frame, columns_of
 from ..runtime.compilation import jit_by_size
 from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_of, scope_of
@@ -44,7 +45,7 @@ FEW_PIECES = 8
 
 
 def intervals_to(
-    batch: Batch, wanted: Float[np.ndarray, "trajectory saved"], kind: str
+    batch: Batch, wanted: Float[np.ndarray, "trajectory saved"], kind: Interpolations
 ) -> tuple[Intervals, Int[np.ndarray, "trajectory saved"]]:
     """Returns the intervals between all rows and requested times, and the index of the interval ending at each time.
 
@@ -72,7 +73,8 @@ def intervals_to(
         length = np.zeros(end.shape)
         coefficients = (np.repeat(batch.us[:, :1], end.shape[1], axis=1),)
     jumps, after = jumps_at(batch, nodes[:, :-1]), inputs_after(batch, end, kind)
-    intervals = Intervals(nodes[:, :-1], end, rows[indices], length, coefficients, jumps, after)
+    steps = any(are_held(kind, batch.us.shape[2]))
+    intervals = Intervals(nodes[:, :-1], end, rows[indices], length, coefficients, jumps, after, steps)
     index = search_rows(nodes, later, "left") - 1
     return intervals, np.where(wanted < rows[:, :1] - 1e-12, -2, index)
 
@@ -87,7 +89,7 @@ def search_rows(
 
 
 def inputs_after(
-    batch: Batch, times: Float[np.ndarray, "trajectory time"], kind: str
+    batch: Batch, times: Float[np.ndarray, "trajectory time"], kind: Interpolations
 ) -> Float[np.ndarray, "trajectory time input"] | None:
     """Returns the inputs at times from the first row on, just after steps of held inputs; None without inputs."""
     rows, us = np.asarray(batch.ts, np.float64), np.asarray(batch.us)
@@ -145,11 +147,12 @@ def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
         tuple(fill(x) for x in intervals.coefficients),
         jax.tree.map(fill, intervals.jumps),
         jax.tree.map(fill, intervals.after),
+        intervals.has_steps,
     )
     return [jax.tree.map(lambda x, b=b: x[:, b : b + size], padded) for b in range(0, count + missing, size)]
 
 
-def compiled_channels(begin: Begin, advance: Advance, batch: Batch, wanted: Wanted, kind: str) -> np.ndarray:
+def compiled_channels(begin: Begin, advance: Advance, batch: Batch, wanted: Wanted, kind: Interpolations) -> np.ndarray:
     """Compiles the programs of `channels_at` by solving through intervals of no length; returns the channels there."""
     piece = pieces_of(intervals_to(batch, wanted, kind)[0])[0]
     # Avoid fitting initial states, which would solve an untrained model.
@@ -164,7 +167,7 @@ def channels_at(
     advance: Advance,
     batch: Batch,
     wanted: Wanted,
-    kind: str,
+    kind: Interpolations,
     axis: int = 0,
 ) -> Float[np.ndarray, "... trajectory saved channel"]:
     """Returns channels at the requested times, in scaled units; NaN before a trajectory's start.

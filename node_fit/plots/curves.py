@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
 from ..data.events import Marks
+from ..data.inputs import Interpolations
 from ..evaluation.metrics import mean_over_channels, prediction_errors, squared_errors
 from ..evaluation.simulation import Simulated
 
@@ -84,7 +85,7 @@ class Curves:
     hidden: tuple[str, ...] = ()
     dense_hidden: dict[str, Float[np.ndarray, "trajectory n hidden"]] = field(default_factory=dict[str, np.ndarray])
     counted: Mapping[str, Dataset] = field(default_factory=dict[str, Dataset])
-    inputs: str = "linear"
+    inputs: Interpolations = "linear"
 
     @staticmethod
     def of(simulated: Simulated, counted: Mapping[str, Dataset]) -> "Curves":

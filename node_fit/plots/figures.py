@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from ..data.inputs import are_held
 from ..runtime.validation import nearest_choice
 from .curves import (
     ACCENTS,
@@ -200,8 +201,9 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
             for down in range(len(states)):
                 draw_state(grid[down, across], record, down, crowd=80 if len(shown) == 1 else 24)
             draw_events(grid[len(states) - 1, across], record)
+            held = are_held(curves.inputs, len(first.inputs))
             for down, place in enumerate(moving[:INPUTS]):
-                draw_input(grid[len(states) + down, across], record, place, held=curves.inputs == "hold")
+                draw_input(grid[len(states) + down, across], record, place, held=held[place])
             constants = [
                 f"{first.label(first.inputs[index])} = {record.segments[0].us[0, index]:.4g}" for index in constant
             ]

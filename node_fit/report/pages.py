@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 from jaxtyping import Float, Int
 
+from ..data.inputs import are_held
 from ..evaluation.metrics import Figures
 from ..evaluation.residuals import (
     FEW_VALUES,
@@ -207,7 +208,10 @@ def make_run_page(
             field = find_field(folder / "model.safetensors", predictions, extensions)
         checks = describe_residuals(predictions, summary["residuals"] or {})
         data |= describe_run(predictions, records, chosen, kept) | {"checks": checks, "field": describe_field(field)}
-        data["held"] = model["inputs"] == "hold"
+        held = dict(
+            zip(predictions.inputs, are_held(model["inputs"] or "linear", len(predictions.inputs)), strict=True)
+        )
+        data["held"] = [held[name] for name in data["inputs"]]
         context["records"] = len(records)
         context["checks"] = checks
         context["forecast"] = any(len(record.segments) > 1 for record in records)

@@ -4,16 +4,19 @@ Inputs can have a kink or a jump at every row, and states jump at events. A step
 polynomial of its own interval crosses neither.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..data.domains import Numbers, namespace
 from ..data.events import Jumps
+from ..data.inputs import Interpolations, are_held, kinds_by_input
 from ..runtime.placement import AnyArray
 
 VectorField = Callable[[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]], Float[Array, " state"]]
@@ -66,13 +69,9 @@ class HeldSolution(eqx.Module):
     errors: Float[Array, "trajectory step"]
 
 
-Interpolation = Literal["linear", "hold", "cubic"]
-INTERPOLATIONS = ("linear", "hold", "cubic")
-
-
 def interpolate(
-    t: Float[Array, ""], ts: Float[AnyArray, " time"], us: Float[AnyArray, "time ..."], kind: str
-) -> Float[Array, "..."]:
+    t: Float[Array, ""], ts: Float[AnyArray, " time"], us: Float[AnyArray, "time ... input"], kind: Interpolations
+) -> Float[Array, "... input"]:
     """Interpolates the inputs at time `t`; outside the range of times, they have the first or last measured value.
 
     **Arguments:**
@@ -81,10 +80,13 @@ def interpolate(
     - `ts`: increasing times, shape `(time,)`; padding repeats the last one.
     - `us`: inputs at these times, shape `(time, ...)`.
     - `kind`: `linear`, `hold` for the last measured value (zero-order hold), or `cubic` for cubic Hermite polynomials
-      whose slope at a measured time is that of the parabola through it and its neighbours.
+      whose slope at a measured time is that of the parabola through it and its neighbours; or one of them for each
+      input.
     """
     if us.shape[-1] == 0:
         return us[0]
+    if not isinstance(kind, str):
+        return combine_kinds(kind, us.shape[-1], lambda one: (interpolate(t, ts, us, one),))[0]
     row = jnp.searchsorted(ts, t, side="right") - 1
     left = jnp.clip(row, 0, ts.shape[0] - 1)
     if kind == "hold":
@@ -99,6 +101,19 @@ def interpolate(
     bend = fraction * (1 - fraction)
     start, end = gap * slope_at(left, ts, us) - rise, rise - gap * slope_at(right, ts, us)
     return line + bend * ((1 - fraction) * start + fraction * end)
+
+
+def combine_kinds(
+    kinds: Interpolations, inputs: int, interpolate_as: Callable[[str], tuple[Numbers, ...]]
+) -> tuple[Numbers, ...]:
+    """Takes each input, the last axis, from the arrays of its own kind of interpolation; arrays it lacks are zero."""
+    by_input = np.array(kinds_by_input(kinds, inputs))
+    combined: tuple[Numbers, ...] = ()
+    for kind in dict.fromkeys(kinds):
+        parts = interpolate_as(kind)
+        pairs = itertools.zip_longest(parts, combined, fillvalue=namespace(parts[0]).zeros_like(parts[0]))
+        combined = tuple(namespace(part).where(by_input == kind, part, other) for part, other in pairs)
+    return combined
 
 
 def slope_at(row: Int[Array, ""], ts: Float[AnyArray, " time"], us: Float[AnyArray, "time ..."]) -> Float[Array, "..."]:
@@ -137,7 +152,7 @@ class Driven(eqx.Module):
     ts: Float[AnyArray, " time"]
     us: Float[AnyArray, "time ..."]
     origin: Float[AnyArray, ""]
-    inputs: str = eqx.field(static=True)
+    inputs: Interpolations = eqx.field(static=True)
 
     def __call__(self, t: PyTree, y: PyTree, args: PyTree) -> Array:
         u = interpolate(t, self.ts, self.us, self.inputs)
@@ -156,6 +171,7 @@ class Intervals(eqx.Module):
       jumps.
     - `after`: the inputs at the end of each interval, after the step of held inputs, `(trajectory, interval, input)`;
       None if nothing there depends on them.
+    - `has_steps`: whether an input is held, and steps from interval to interval.
     """
 
     begin: Float[AnyArray, "trajectory interval"]
@@ -165,12 +181,12 @@ class Intervals(eqx.Module):
     coefficients: tuple[Float[AnyArray, "trajectory interval input"], ...]
     jumps: Jumps | None = None
     after: Float[AnyArray, "trajectory interval input"] | None = None
+    has_steps: bool = eqx.field(static=True, default=False)
 
     @property
     def are_smooth(self) -> bool:
         """Whether the derivative of the states is continuous from each interval to the next."""
-        held = len(self.coefficients) == 1 and self.coefficients[0].shape[2] > 0
-        return not held and self.jumps is None
+        return not self.has_steps and self.jumps is None
 
 
 class Interval(eqx.Module):
@@ -221,20 +237,23 @@ def by_interval(intervals: Intervals) -> Interval:
     return Interval(turned.begin, turned.end, turned.row, turned.length, turned.coefficients, turned.jumps)
 
 
-def between_rows(problem: InitialValueProblem, kind: str) -> Intervals:
+def between_rows(problem: InitialValueProblem, kind: Interpolations) -> Intervals:
     """Returns the intervals between consecutive rows of a problem's trajectories.
 
     **Arguments:** `kind`: interpolation of inputs, as in `interpolate`.
     """
     begin, end = problem.ts[:, :-1], problem.ts[:, 1:]
     jumps = problem.jumps and problem.jumps.at((slice(None), slice(-1)))
-    return Intervals(begin, end, begin, end - begin, polynomials(problem.ts, problem.us, kind), jumps)
+    coefficients, steps = polynomials(problem.ts, problem.us, kind), any(are_held(kind, problem.us.shape[2]))
+    return Intervals(begin, end, begin, end - begin, coefficients, jumps, has_steps=steps)
 
 
 def polynomials(
-    ts: Float[AnyArray, "trajectory time"], us: Float[AnyArray, "trajectory time input"], kind: str
+    ts: Float[AnyArray, "trajectory time"], us: Float[AnyArray, "trajectory time input"], kind: Interpolations
 ) -> tuple[Float[AnyArray, "trajectory interval input"], ...]:
     """Computes polynomial coefficients of the inputs in each interval between rows, constant term first."""
+    if us.shape[2] and not isinstance(kind, str):
+        return combine_kinds(kind, us.shape[2], lambda one: polynomials(ts, us, one))
     left, rise = us[:, :-1], us[:, 1:] - us[:, :-1]
     if us.shape[2] == 0 or kind == "hold":
         return (left,)

@@ -18,6 +18,7 @@ from equinox.internal import while_loop
 from jaxtyping import Array, Bool, Float, PyTree
 from optimistix import RESULTS
 
+from ..data.inputs import Interpolations
 from ..runtime.batching import vary_together
 from ..runtime.placement import AnyArray
 from .methods import Method, Tolerance, Tolerances, combine, error_order, runge_kutta_step, tableau
@@ -524,7 +525,7 @@ def advance_implicit_with_jumps(
 
     def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
         one = jax.tree.map(lambda x: x[:, None], replace(interval, jumps=None))
-        alone = Intervals(one.begin, one.end, one.row, one.length, one.coefficients)
+        alone = Intervals(one.begin, one.end, one.row, one.length, one.coefficients, has_steps=intervals.has_steps)
         y = interval.begin_at(front.y)
         begun = eqx.tree_at(lambda f: (f.y, f.step), front, (y, next_step(front.step, front.y, y)))
         ys, front = advance_implicit(method, problem, alone, begun, tolerances, max_steps)
@@ -539,7 +540,7 @@ def advance_implicit_with_jumps(
 SolveOne = Callable[[Driven, Float[Array, "2"], Float[Array, " state"], Float[Array, ""]], StepPath]
 
 
-def solve_by_row(problem: InitialValueProblem, kind: str, solve_one: SolveOne) -> Solution:
+def solve_by_row(problem: InitialValueProblem, kind: Interpolations, solve_one: SolveOne) -> Solution:
     """Solves all trajectories at their times, independently of each other.
 
     **Arguments:** `kind`: interpolation of inputs; `solve_one`: solves one trajectory through one interval.

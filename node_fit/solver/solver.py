@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, DTypeLike, Float, PyTree
 
+from ..data.inputs import INTERPOLATIONS, Interpolation, Interpolations
 from ..runtime.placement import AXIS, AnyArray, default_device
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_choice, checks_arguments
@@ -40,11 +41,9 @@ from .methods import (
     with_defaults,
 )
 from .problem import (
-    INTERPOLATIONS,
     Driven,
     HeldSolution,
     InitialValueProblem,
-    Interpolation,
     Intervals,
     Solution,
     VectorField,
@@ -115,8 +114,8 @@ class Solver(eqx.Module):
     - `adjoint`: how gradients pass through the steps: `checkpointed` (exact, memory logarithmic in the steps),
       `direct` (exact, can be differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward
       mode only). Held steps have exact gradients with all of them; use `direct` to differentiate again.
-    - `inputs`: interpolation of inputs between measurements: `linear`, `cubic`, or `hold` for the last value; `auto`
-      stands for `linear`, or in `fit` for a choice based on the inputs.
+    - `inputs`: interpolation of inputs between measurements: `linear`, `cubic`, or `hold` for the last value, one for
+      all inputs or one for each; `auto` stands for `linear`, or in `fit` for a choice based on the inputs.
     - `march`: how held and even steps are taken: `sequential`, one after the other, or `parallel`, all at once by
       Newton's method, with the same results to rounding; `auto` is `parallel` on a GPU for few trajectories of few
       states. Fields with triggers or switches march sequentially.
@@ -130,7 +129,7 @@ class Solver(eqx.Module):
     stepping: Stepping = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
     adjoint: Adjoint = eqx.field(static=True)
-    inputs: str = eqx.field(static=True)
+    inputs: Interpolations = eqx.field(static=True)
     march: MarchName = eqx.field(static=True)
 
     @checks_arguments
@@ -143,7 +142,7 @@ class Solver(eqx.Module):
         stepping: Stepping | None = None,
         max_steps: int = 4096,
         adjoint: Adjoint = "checkpointed",
-        inputs: Interpolation | Literal["auto"] = AUTO,
+        inputs: Interpolation | Literal["auto"] | Sequence[Interpolation] = AUTO,
         march: MarchName = AUTO,
     ):
         method = method_named(method)
@@ -152,7 +151,11 @@ class Solver(eqx.Module):
         check_choice("method", method, METHODS)
         check_choice("stepping", stepping, STEPPINGS)
         check_choice("adjoint", adjoint, ADJOINTS)
-        check_choice("inputs", inputs, (*INTERPOLATIONS, AUTO))
+        if isinstance(inputs, str):
+            check_choice("inputs", inputs, (*INTERPOLATIONS, AUTO))
+        else:
+            for kind in inputs:
+                check_choice("inputs", kind, INTERPOLATIONS)
         check_choice("march", march, MARCHES)
         for key, value in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
             check_positive(key, value)
@@ -163,10 +166,10 @@ class Solver(eqx.Module):
         self.stepping = stepping
         self.max_steps = max_steps
         self.adjoint = adjoint
-        self.inputs = inputs
+        self.inputs = inputs if isinstance(inputs, str) else tuple(inputs)
         self.march = march
 
-    def for_data(self, *, driven: bool = False, inputs: str = "linear") -> "Solver":
+    def for_data(self, *, driven: bool = False, inputs: Interpolations = "linear") -> "Solver":
         """Returns the solver with all options chosen, for records driven by inputs of this kind or autonomous ones."""
         if self.inputs != AUTO and self.rtol is not None and self.atol is not None:
             return self
@@ -311,8 +314,8 @@ class Solver(eqx.Module):
         return by_state("rtol", rtol, y0), by_state("atol", atol, y0)
 
     @property
-    def interpolation(self) -> str:
-        """The interpolation of inputs between rows."""
+    def interpolation(self) -> Interpolations:
+        """The interpolation of inputs between rows, for all or for each."""
         return "linear" if self.inputs == AUTO else self.inputs
 
     def may_march_together(self, platform: str) -> bool:

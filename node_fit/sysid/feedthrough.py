@@ -26,7 +26,7 @@ def estimate_feedthrough(data: Dataset) -> Float[np.ndarray, "channel input"] | 
     **Returns:** the responses, zero unless they are significant and larger than noise; None if all of them are zero,
     if no input is held, or with too few rows.
     """
-    if not data.has_held_inputs or data.ys.shape[1] <= LAGS:
+    if not any(data.held_inputs) or data.ys.shape[1] <= LAGS:
         return None
     past, now, ys = collect_rows(data)
     columns, inputs = past.shape[1] + now.shape[1], now.shape[1]
@@ -41,7 +41,8 @@ def estimate_feedthrough(data: Dataset) -> Float[np.ndarray, "channel input"] | 
         jump = np.sqrt(np.mean(changes[changes != 0] ** 2)) if changes.any() else 0.0
         without = sum_squares(np.delete(table, past.shape[1] + index, axis=1), ys)
         chance = compute_chance((without - squares) / (noise**2 + 1e-300), freedom)
-        direct[:, index] *= (chance < DIRECT_RISK) & (np.abs(direct[:, index]) * jump > LEAST_JUMP * noise)
+        is_large = np.abs(direct[:, index]) * jump > LEAST_JUMP * noise
+        direct[:, index] *= data.held_inputs[index] & (chance < DIRECT_RISK) & is_large
     return direct if direct.any() else None
 
 

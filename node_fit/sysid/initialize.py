@@ -16,6 +16,7 @@ from jaxtyping import Array, Complex, Float
 
 from ..data.batch import past_rows, start_rows
 from ..data.dataset import Dataset
+from ..data.inputs import Interpolations, inputs_at_step_ends
 from ..data.trajectories import cut
 from ..model.fields.network import Linear
 from ..model.neural_ode import NeuralODE
@@ -198,7 +199,9 @@ def has_place(model: NeuralODE) -> bool:
     return linear and model.start.past > 0 and isinstance(model.observation, AbstractFeatureReadout)
 
 
-def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float, seed: int) -> tuple[NeuralODE, float]:
+def begin_with_filters(
+    model: NeuralODE, train: Dataset, kind: Interpolations, step: float, seed: int
+) -> tuple[NeuralODE, float]:
     """Initializes the states as the input filters that predict the channels best; returns the model and their NRMSE.
 
     **Arguments:**
@@ -208,7 +211,7 @@ def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     """
     scaler = model.scaler
     us = scaler.scale_inputs(train.us)
-    over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
+    over = (us + inputs_at_step_ends(us, kind)) / 2
     features = features_of(model)
     rng, slowest = np.random.default_rng(seed), SLOWEST * float(train.lengths.max())
     states = len(model.system.states)

@@ -14,6 +14,7 @@ from jaxtyping import Float, Inexact
 from threadpoolctl import threadpool_limits
 
 from ..data.batch import Batch
+from ..data.inputs import Interpolations, are_held, inputs_at_step_ends
 from ..minimize.host import DampedSteps, Damping, LazyPoint, QuadraticModel, minimize
 from .subspace import Rates, identify_subspace
 
@@ -53,9 +54,11 @@ class SimulationRecord(NamedTuple):
     past: Float[np.ndarray, "trajectory feature"]
 
     @staticmethod
-    def of(batch: Batch, kind: str) -> "SimulationRecord":
-        us = np.swapaxes(np.asarray(batch.us, float), 0, 1)
-        us = us[:-1] if kind == "hold" else np.concatenate([us[:-1], us[1:]], axis=2)
+    def of(batch: Batch, kind: Interpolations) -> "SimulationRecord":
+        us = np.asarray(batch.us, float)
+        if not all(are_held(kind, us.shape[2])):
+            us = np.concatenate([us, inputs_at_step_ends(us, kind)], axis=2)
+        us = np.swapaxes(us, 0, 1)[:-1]
         ys, mask = (np.swapaxes(np.asarray(x, float), 0, 1)[1:] for x in (batch.ys, batch.mask))
         past = np.asarray(batch.past, float)
         return SimulationRecord(us, ys, mask, past[:, -1, : ys.shape[2]], past.reshape(len(past), -1))
@@ -295,7 +298,7 @@ class LinearModel:
 
 
 def linear_models(
-    windows: Batch, validation: Batch, records: Batch, kind: str, hidden: int | None = None
+    windows: Batch, validation: Batch, records: Batch, kind: Interpolations, hidden: int | None = None
 ) -> Iterator[LinearModel]:
     """Yields linear models with 0, 1, 2, ... hidden states until more do not help, or with `hidden` of them.
 
@@ -326,10 +329,10 @@ def simplest_model(models: Sequence[LinearModel], worth: float = WORTH) -> Linea
 
 
 def search_models(
-    record: SimulationRecord, held_out: SimulationRecord, records: Batch, kind: str, hidden: int | None
+    record: SimulationRecord, held_out: SimulationRecord, records: Batch, kind: Interpolations, hidden: int | None
 ) -> Iterator[LinearModel]:
     known, ys, us = map(np.asarray, (records.known.all(axis=2), records.ys, records.us))
-    over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
+    over = (us + inputs_at_step_ends(us, kind)) / 2
     channels, best, fitted, idle = ys.shape[2], np.inf, None, 0
     for count in range(MOST_HIDDEN + 1) if hidden is None else (hidden,):
         starts = [extend(fitted, channels + count, record, us.shape[2])]

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from ..data.dataset import Dataset
 from ..data.domains import to_line
 from ..data.groups import BY_TRAJECTORY
+from ..data.inputs import are_held
 from ..data.tables.times import SECONDS
 from ..export.trials import Given
 from ..model.fields.known import Constants, constants_in
@@ -141,7 +142,7 @@ class Player:
             "ys": jsonable_numbers(curve.T),
             "us": jsonable_numbers(data.us[0, : data.lengths[0]].T),
             "input_ts": jsonable_times(data.ts[0, : data.lengths[0]]),
-            "held": model.solver.interpolation == "hold",
+            "held": are_held(model.solver.interpolation, len(model.inputs)),
             "measured": {"ts": jsonable_times(times), "ys": jsonable_numbers(measured.T)},
             "nrmse": None
             if data.ts is not records.ts and asked.get("inputs")
@@ -163,13 +164,13 @@ class Player:
         # Use a separate grid, so that steps and sines are not sampled at measurement times.
         length = int(record.lengths[0])
         ts = np.linspace(first, until, 2 * PLAYED_POINTS)
-        is_held = self.model.solver.interpolation == "hold"
+        held = are_held(self.model.solver.interpolation, len(record.inputs))
         us = (
             np.stack(
                 [
                     waveform(waves[name], ts, first)
                     if name in waves and is_json(waves[name]) and waves[name].get("kind") != "measured"
-                    else extend_input(ts, record.ts[0, :length], record.us[0, :length, column], held=is_held)
+                    else extend_input(ts, record.ts[0, :length], record.us[0, :length, column], held=held[column])
                     for column, name in enumerate(record.inputs)
                 ],
                 axis=1,

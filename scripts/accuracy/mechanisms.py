@@ -204,7 +204,7 @@ def main() -> None:
             begin = time.perf_counter()
             pairing = pair_velocities(train)
             assert pairing is not None
-            found = find_mechanism(train, pairing, held=False)
+            found = find_mechanism(train, pairing, held=[False] * len(train.inputs))
             constants = found.constants
             print(f"{name}, seed {seed}: {found.mechanism.title}, {time.perf_counter() - begin:.1f} s")
             print(

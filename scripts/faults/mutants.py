@@ -1500,7 +1500,7 @@ MUTANTS = (
     Mutant(
         "feedthrough: inputs that change between rows",
         "node_fit/sysid/feedthrough.py",
-        "    if not data.has_held_inputs or data.ys.shape[1] <= LAGS:",
+        "    if not any(data.held_inputs) or data.ys.shape[1] <= LAGS:",
         "    if data.ys.shape[1] <= LAGS:",
         ("tests/sysid/test_feedthrough.py",),
     ),
@@ -1759,7 +1759,7 @@ MUTANTS = (
     Mutant(
         "held inputs: the weak form",
         "node_fit/discover/views.py",
-        "    if not record.held:\n        return t, np.gradient(t), values\n",
+        "    if not any(record.held):\n        return t, np.gradient(t), values\n",
         "    if True:\n        return t, np.gradient(t), values\n",
         HELD_INPUTS,
     ),
@@ -1780,15 +1780,15 @@ MUTANTS = (
     Mutant(
         "held inputs: a pulse",
         "node_fit/discover/search.py",
-        "        if not (self.held and columns):\n",
-        "        if True:\n",
+        "if changes else np.zeros(0, int)",
+        "if False else np.zeros(0, int)",
         HELD_INPUTS,
     ),
     Mutant(
         "held inputs: the linear baseline",
         "node_fit/evaluation/baselines.py",
-        "kinds = (False, True) if train.is_driven else (False,)",
-        "kinds = (False,)",
+        "dict.fromkeys((none, train.held_inputs, every) if train.is_driven else (none,))",
+        "(none,)",
         ("tests/evaluation/test_baselines.py",),
     ),
     Mutant(

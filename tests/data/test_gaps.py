@@ -58,6 +58,15 @@ def test_other_records_stay_whole(data):
     assert find_gaps(data) == [] and cut_at_gaps(data) is data and describe_gaps(data) == []
 
 
+def test_inputs_that_move_all_the_time_neither_hide_a_gap_nor_make_one():
+    """A held input that changes at an unknown time makes a gap, beside one whose lines bridge it."""
+    for change, gaps in ((42, [(40, 4, ("flow",))]), (50, [])):
+        data = tank(change=change)
+        moving = np.sin(np.arange(116.0))[None, :, None]
+        both = dataclasses.replace(data, us=np.concatenate([data.us, moving], axis=2), inputs=("flow", "room"))
+        assert [tuple(gap) for gap in find_gaps(both)] == gaps
+
+
 def test_several_trajectories_stay_whole():
     data = tank()
     ts, ys, us = (np.concatenate([values, values]) for values in (data.ts, data.ys, data.us))
@@ -94,7 +103,8 @@ def test_a_table_says_that_its_record_is_cut(tmp_path):
 @pytest.mark.slow
 def test_a_cut_record_gives_the_true_constants():
     """Where the gap is bridged, the fit takes the change of the input to be later than it was."""
-    options = {"field": nf.Known(equations={"level": "-k*level + flow"}, constants={"k": 1.0}), "progress": False}
+    field = nf.Known(equations={"level": "-k*level + flow"}, constants={"k": 1.0})
+    options = {"field": field, "solver": nf.Solver(inputs="hold"), "progress": False}
     errors = [
         abs(nf.fit(tank().split(validation=0, test=0, gaps=gaps).train, **options).constants["k"] - 0.5)
         for gaps in ("cut", "bridge")

@@ -9,7 +9,7 @@ from helpers.problems import A, record
 
 import node_fit as nf
 from node_fit.data.facts import Facts
-from node_fit.data.interpolation import detect_interpolation, interpolate_input
+from node_fit.data.inputs import detect_interpolation, interpolate_input
 from node_fit.fitting.resolve import resolve
 from node_fit.solver.problem import interpolate
 
@@ -70,6 +70,14 @@ def test_the_linear_model_of_an_uneven_record_is_that_of_the_even_one():
     assert np.allclose(np.sort_complex(np.linalg.eigvals(weight)), np.sort_complex(np.linalg.eigvals(A)), rtol=0.1)
 
 
+def test_each_input_is_resampled_by_its_own_kind():
+    ts = np.array([0.0, 1.0, 2.5, 3.0])
+    us = np.array([[0.0, 5.0], [2.0, 4.0], [-1.0, 4.0], [3.0, 0.0]])
+    data = nf.Dataset.from_arrays(ts, np.ones((4, 1)), us).resample(0.5, ("hold", "linear"))
+    np.testing.assert_allclose(data.us[0, :, 0], [0, 0, 2, 2, 2, -1, 3])
+    np.testing.assert_allclose(data.us[0, :, 1], [5, 4.5, 4, 4, 4, 4, 0])
+
+
 def sines(per_period: float, noise: float = 0.0, rows: int = 100) -> np.ndarray:
     t, random = np.arange(rows), np.random.default_rng(0)
     return np.sin(2 * np.pi * t / per_period) + np.sin(np.pi * t / per_period + 1) + noise * random.normal(size=rows)
@@ -87,12 +95,30 @@ def sines(per_period: float, noise: float = 0.0, rows: int = 100) -> np.ndarray:
         ([np.interp(np.arange(100), np.arange(0, 101, 8), np.random.default_rng(1).normal(size=13))], "linear"),
         ([np.repeat(sines(12), 4)[:100]], "hold"),
         ([sines(12, rows=12)], "linear"),  # too few rows to tell
+        ([sines(3), np.repeat([0.0, 1.0], 50)], ("linear", "hold")),  # each by its own column
+        ([np.repeat([0.0, 1.0], 50), sines(12), np.full(100, 3.0)], ("hold", "cubic", "hold")),
+        ([np.arange(100) % 3, np.repeat(sines(12), 4)[:100]], "hold"),  # few levels, or rare changes
     ],
 )
 def test_how_inputs_behave_between_rows_is_seen_from_every_second_row(columns, expected):
     us = np.stack(columns, axis=1)[None]
     ts = np.arange(us.shape[1])[None] * 0.5
-    assert detect_interpolation(ts, us, np.ones(ts.shape, bool))[0] == expected
+    names = [f"u{column}" for column in range(us.shape[2])]
+    assert detect_interpolation(ts, us, np.ones(ts.shape, bool), names)[0] == expected
+
+
+def test_the_reason_names_inputs_where_they_differ():
+    t = np.arange(100.0)
+    us = np.stack([np.repeat([0.0, 1.0], 50), sines(3), sines(12)], axis=1)[None]
+
+    def reason(*columns):
+        names = [["heater", "room", "sun"][column] for column in columns]
+        return detect_interpolation(t[None], us[..., columns], np.ones((1, 100), bool), names)[1]
+
+    assert reason(0, 1) == "heater has 2 levels, room changes in 100% of the rows"
+    assert reason(0, 1, 2) == "heater has 2 levels, room and sun change in 100% of the rows"
+    assert reason(0, 2).startswith("heater has 2 levels, sun is smooth: ")
+    assert reason(1) == "the inputs change in 100% of the rows"
 
 
 def test_uneven_rows_and_padding_hide_no_smooth_input():
@@ -102,9 +128,9 @@ def test_uneven_rows_and_padding_hide_no_smooth_input():
     t[1, 40:] = t[1, 39]
     valid = np.arange(60) < np.array([[60], [40]])
     us = np.sin(t / 3)[..., None]
-    assert detect_interpolation(t, us, valid)[0] == "cubic"
+    assert detect_interpolation(t, us, valid, ["u"])[0] == "cubic"
     us[1, 40:] = 1e6  # what stands in padding
-    assert detect_interpolation(t, us, valid)[0] == "cubic"
+    assert detect_interpolation(t, us, valid, ["u"])[0] == "cubic"
 
 
 def test_a_smooth_drive_is_fitted_on_a_cubic():

@@ -217,7 +217,7 @@ def test_a_smooth_input_is_on_cubics_between_rows():
     coarse = np.linspace(0.0, 8.0, 41)
     force = np.cos(2 * coarse)
     zeros = np.zeros((41, 1))
-    smoothed = Smoothed(coarse, force[:, None], zeros, (), zeros[:, :0], zeros[:, :0], 0.0)
+    smoothed = Smoothed(coarse, force[:, None], zeros, (), zeros[:, :0], zeros[:, :0], 0.0, (False,))
     middle = 0.5 * (coarse[5] + coarse[6])
     assert smoothed.value_at(0, np.array([middle]))[0] == pytest.approx(np.cos(2 * middle), abs=0.001)
     assert abs(np.interp(middle, coarse, force) - np.cos(2 * middle)) > 0.01

@@ -5,7 +5,7 @@ import pytest
 
 import node_fit as nf
 from node_fit.discover.search import FoundSystem, Vocabulary
-from node_fit.discover.smoothing import are_inputs_held, smooth_record
+from node_fit.discover.smoothing import find_held_inputs, smooth_record
 from node_fit.discover.views import weak_view
 
 ROWS, STEP = 90, 0.5
@@ -34,7 +34,7 @@ def record(u, ys):
 def test_rates_jump_as_a_held_input_does(noise):
     ys = heat(ON_AND_OFF, noise)
     exact = (2.2 - 0.12 * heat(ON_AND_OFF) + 9 * ON_AND_OFF)[3:-3]
-    jumping = smooth_record(TS, ys[:, None], ON_AND_OFF[:, None], held=True)
+    jumping = smooth_record(TS, ys[:, None], ON_AND_OFF[:, None], held=[True])
     smooth = smooth_record(TS, ys[:, None], ON_AND_OFF[:, None])
     error, without = (np.sqrt(np.mean((one.rates[3:-3, 0] - exact) ** 2)) for one in (jumping, smooth))
     assert error < without / 4
@@ -47,13 +47,13 @@ def test_a_jump_in_proportion_to_a_state_is_followed():
     """The rate of `x' = -0.2 x u` jumps by less the smaller the state is."""
     u = np.where(np.arange(ROWS) // 8 % 2 == 0, 1.0, 0.2)
     x = np.concatenate([[5.0], 5 * np.exp(-0.2 * STEP * np.cumsum(u[:-1]))])
-    rates = smooth_record(TS, x[:, None], u[:, None], held=True).rates[:, 0]
+    rates = smooth_record(TS, x[:, None], u[:, None], held=[True]).rates[:, 0]
     np.testing.assert_allclose(rates[3:-3], (-0.2 * x * u)[3:-3], atol=0.004)
 
 
 def test_a_state_that_ignores_the_input_has_a_plain_spline():
     x = np.sin(0.3 * TS) + 0.02 * np.random.default_rng(1).standard_normal(ROWS)
-    given, plain = (smooth_record(TS, x[:, None], ON_AND_OFF[:, None], held=held) for held in (True, False))
+    given, plain = (smooth_record(TS, x[:, None], ON_AND_OFF[:, None], held=[held]) for held in (True, False))
     np.testing.assert_array_equal(given.rates, plain.rates)
 
 
@@ -61,7 +61,7 @@ def test_the_weak_form_integrates_held_inputs():
     """The exact equation holds for each bump, apart from the rule's error for the bent state."""
     ys, errors = heat(ON_AND_OFF), []
     for held in (True, False):
-        view = weak_view([smooth_record(TS, ys[:, None], ON_AND_OFF[:, None], held=held)], 0.1)
+        view = weak_view([smooth_record(TS, ys[:, None], ON_AND_OFF[:, None], held=[held])], 0.1)
         sums = view.weights @ np.column_stack([np.ones(len(view.values)), view.values])
         errors.append(np.abs(sums @ [2.2, -0.12, 9.0] - view.rates[:, 0]).max())
     assert errors[0] < errors[1] / 6
@@ -70,11 +70,11 @@ def test_the_weak_form_integrates_held_inputs():
 def test_the_response_of_states_tells_held_inputs_from_others():
     u = np.random.default_rng(2).uniform(0, 1, ROWS)
     for noise in (0.0, 0.1):
-        assert are_inputs_held(record(u, heat(u, noise)))
-        assert not are_inputs_held(record(u, heat(u, noise, after=u[1:])))
+        assert find_held_inputs(record(u, heat(u, noise))) == (True,)
+        assert find_held_inputs(record(u, heat(u, noise, after=u[1:]))) == (False,)
     smooth = 0.5 + 0.3 * np.sin(0.8 * TS) + 0.2 * np.cos(1.7 * TS)
-    assert not are_inputs_held(record(smooth, heat(smooth, 0.1, after=smooth[1:])))
-    assert not are_inputs_held(nf.Dataset.from_arrays(TS, heat(u)[:, None]))
+    assert find_held_inputs(record(smooth, heat(smooth, 0.1, after=smooth[1:]))) == (False,)
+    assert find_held_inputs(nf.Dataset.from_arrays(TS, heat(u)[:, None])) == ()
 
 
 def test_terms_are_affine_in_an_input_of_two_levels():
@@ -90,7 +90,7 @@ def test_terms_are_affine_in_an_input_of_two_levels():
 
 def test_a_pulse_between_long_rests_is_simulated():
     pulse = np.where(np.arange(2000) == 1900, 50.0, 0.0)
-    system = FoundSystem({"x": "-x + u"}, {}, {"x": "-x + u"}, 0.0, 3, 0.0, False, held=True)
+    system = FoundSystem({"x": "-x + u"}, {}, {"x": "-x + u"}, 0.0, 3, 0.0, False, held=("u",))
     ts = 0.01 * np.arange(2000)
     found = system.simulate([0.0], ts, {"u": pulse})[:, 0]
     assert found[1900] == 0.0 and found[1901] == pytest.approx(50 * (1 - np.exp(-0.01)), rel=1e-5)
@@ -100,7 +100,7 @@ def test_a_pulse_between_long_rests_is_simulated():
 def test_equations_with_a_held_input_are_found(many_levels):
     u = np.random.default_rng(3).uniform(0, 1, ROWS) if many_levels else ON_AND_OFF
     found = nf.discover(record(u, heat(u, 0.3)), libraries=("linear", "quadratic"), **QUICK)
-    assert found.explained and found.found.held
+    assert found.explained and found.found.held == ("u",)
     assert ("states respond so" in found.verdict) == many_levels
     assert set(coefficients(found)) == {"T", "u"}
     np.testing.assert_allclose([coefficients(found)["T"], coefficients(found)["u"]], [-0.12, 9.0], rtol=0.05)

@@ -109,6 +109,17 @@ def test_linear_uses_the_inputs(held):
     assert score_predictions(blind, fit_linear_ode(blind, blind)).nrmse > 0.5
 
 
+def test_linear_holds_one_input_and_not_another():
+    grid = np.linspace(0, 20, 201)
+    heater, room = np.where(np.floor(grid / 2) % 2 == 0, 1.0, -0.5), np.random.default_rng(0).normal(size=201)
+    y = [0.0]
+    for k in range(200):
+        level = heater[k] + (room[k] + room[k + 1]) / 2
+        y.append(level + (y[-1] - level) * np.exp(-0.1))
+    data = Dataset.from_arrays(grid, np.array(y)[:, None], np.stack([room, heater], axis=1))
+    assert score_predictions(data, fit_linear_ode(data, data)).nrmse < 1e-3
+
+
 def test_linear_skips_rows_with_missing_states():
     data = oscillations(0.05)
     gaps = data.ys.copy()

@@ -1,6 +1,7 @@
 """Exported models predict what `node_fit.predict` does, compile without warnings, and hold no code of a stranger's."""
 
 import ast
+import dataclasses
 import functools
 import shutil
 import subprocess
@@ -33,6 +34,13 @@ def of_formula(text):
         hidden=["w"],
         observation=functools.partial(nf.FormulaReadout, formulas={"v": text}, constants={"gain": 2.0}),
     )
+
+
+def two_inputs(*kinds):
+    data = records()
+    both = np.concatenate([data.us, data.us[:, ::-1] ** 2], axis=2)
+    data = dataclasses.replace(data, us=both, inputs=("f", "g"))
+    return network(data, solver=nf.Solver(inputs=kinds))
 
 
 CASES = {
@@ -71,7 +79,11 @@ CASES |= {
         hidden=1, start=nf.Encoder, observation=nf.DirectReadout, solver=nf.Solver(inputs="hold")
     ),
 }
-LONG = {"hybrid, cubic inputs", "steady, implicit", "triggers and events"}
+CASES |= {
+    f"inputs {first} and {second}": functools.partial(two_inputs, first, second)
+    for first, second in (("hold", "linear"), ("cubic", "hold"), ("linear", "cubic"))
+}
+LONG = {"hybrid, cubic inputs", "inputs linear and cubic", "steady, implicit", "triggers and events"}
 
 
 @pytest.mark.slow
@@ -91,6 +103,14 @@ def test_an_export_predicts_what_the_model_does(tmp_path, case):
 def test_channels_that_are_no_states_go_along(tmp_path, target, case):
     model, data = CASES[case]()
     assert nf.export(in_double(model), target, tmp_path, data=data).difference.largest < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["stablehlo", "onnx", "fmu"])
+def test_inputs_go_along_by_their_own_kinds(tmp_path, target):
+    model, data = two_inputs("hold", "linear")
+    assert nf.export(in_double(model), target, tmp_path, data=data).difference.largest < 1e-6
+    assert "Inputs are f held from row to row; g on a line from row to row." in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.slow

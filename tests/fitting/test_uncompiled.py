@@ -1,5 +1,6 @@
 """Known equations fitted by NumPy: SciPy's optimum, jumps, held inputs, and what is left to the solver."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +12,7 @@ from scipy.optimize import least_squares
 import node_fit as nf
 from node_fit.data.events import Events
 from node_fit.fitting import uncompiled
+from node_fit.fitting.problem import build_problem
 from node_fit.fitting.uncompiled import HostEquations, HostProblem, fit_without_compiling, step_times
 
 LOTKA_VOLTERRA = {"x": "a*x - b*x*y", "y": "-c*y + d*x*y"}
@@ -99,10 +101,57 @@ def test_draws_find_constants_that_the_first_values_do_not():
 def test_inputs_are_held_or_linear_as_they_look(held):
     ts, us = np.arange(9.0), np.repeat([0.0, 2.0, 1.0], 3) if held else np.sin(np.arange(9.0))
     data = nf.Dataset.from_arrays(ts, np.ones((1, 9, 1)), us[None, :, None], states=["x"], inputs=["u"])
-    problem = HostProblem(HostEquations.of(known({"x": "u"}, {}), data), data, 4)
+    problem = HostProblem(HostEquations.of(known({"x": "u"}, {}), data), data, 4, data.held_inputs)
     found = problem.simulate(np.zeros((1, 0)), np.ones((1, 1, 1)))[0, 0, ::4, 0]
     areas = us[:-1] if held else (us[1:] + us[:-1]) / 2
     np.testing.assert_allclose(found, 1 + np.concatenate([[0], np.cumsum(areas)]))
+
+
+def stirred(kind, noise=0.02):
+    """`x' = 2*u - 0.4*x`, with a new level of the input at each row, which is held or linear until the next."""
+    ts, rng = 0.5 * np.arange(60), np.random.default_rng(4)
+    us, x, fade = rng.uniform(size=60), [1.0], np.exp(-0.4 * 0.5)
+    for u, after in itertools.pairwise(us):
+        slope = 0.0 if kind == "hold" else (after - u) / 0.5
+        path = lambda t, u=u, slope=slope: 2 * (u + slope * t) / 0.4 - 2 * slope / 0.4**2  # noqa: E731
+        x.append(path(0.5) + (x[-1] - path(0.0)) * fade)
+    ys = np.array(x) + noise * rng.standard_normal(60)
+    return nf.Dataset.from_arrays(ts, ys[None, :, None], us[None, :, None], states=["x"], inputs=["u"])
+
+
+@pytest.mark.parametrize("kind", ["hold", "linear"])
+def test_the_likelihood_tells_held_inputs_from_others(kind):
+    """The inputs look linear; taken so where they are held, they are off by a twentieth."""
+    data, field = stirred(kind), known({"x": "b*u - k*x"}, {"b": 1.0, "k": 1.0})
+    found, looks = (
+        fit_without_compiling(field, {"train": data}, "train", inputs=inputs) for inputs in ("auto", "linear")
+    )
+    assert (found.inputs, found.gain > 5) == (kind, kind == "hold")
+    assert found.constants == pytest.approx({"b": 2.0, "k": 0.4}, rel=0.02)
+    assert (looks.constants["k"] < 0.385) == (kind == "hold")
+
+
+def test_noise_leaves_inputs_as_they_look():
+    """No interpolation is clearly better where the noise is larger than their difference."""
+    found = fit_without_compiling(
+        known({"x": "b*u - k*x"}, {"b": 1.0, "k": 1.0}), {"train": stirred("hold", 3.0)}, "train"
+    )
+    assert (found.inputs, found.gain) == ("linear", 1.0)
+
+
+@pytest.mark.parametrize("inputs", ["auto", "linear"])
+def test_a_fit_takes_the_inputs_to_which_its_equations_respond(inputs):
+    options = nf.Options(
+        field=known({"x": "b*u - k*x"}, {"b": 1.0, "k": 1.0}), solver=nf.Solver(inputs=inputs), precision="x64"
+    )
+    problem = build_problem(options.for_data(stirred("hold")), stirred("hold"), None)
+    assert problem.options.solver.inputs == ("hold" if inputs == "auto" else "linear")
+    reasons = [str(choice) for choice in problem.choices if choice.key == "solver.inputs"]
+    assert reasons == (
+        ["solver.inputs=hold: with inputs held between rows, the error of the equations is 7.6 times smaller"]
+        if inputs == "auto"
+        else []
+    )
 
 
 def test_time_is_a_name_and_steps_end_at_rows():

@@ -48,7 +48,7 @@ def test_a_pendulum_with_dry_friction_is_found(held: bool):
     data = pendulum(0, held)
     pairing = pair_states(data)
     assert pairing == (("swing",), ("rate",)), "whichever column comes first"
-    found = find_mechanism(data, pairing, held=held)
+    found = find_mechanism(data, pairing, held=[held] * len(data.inputs))
     assert found.mechanism.title == "a pendulum"
     constants = {name: value if isinstance(value, float) else value[0] for name, value in found.constants.items()}
     true = {"m1": M, "g1": G, "d1": D, "f1": F, "w1": 0.05}
@@ -67,7 +67,7 @@ def test_velocities_may_be_differences_of_counts():
     data = nf.Dataset.from_arrays(
         data.ts, np.stack([rates, data.ys[..., 1]], axis=-1), data.us, states=["rate", "swing"], inputs=["torque"]
     )
-    found = find_mechanism(data, pair_states(data), held=False)
+    found = find_mechanism(data, pair_states(data), held=[False] * len(data.inputs))
     assert found.mechanism.title == "a pendulum"
     assert [found.constants[name] for name in ("m1", "g1", "d1")] == pytest.approx([M, G, D], rel=0.03)
 

@@ -51,6 +51,13 @@ def heater(inputs, start="fitted"):
     return data, nf.Options(field=field, hidden=["w"], start=start, solver=nf.Solver(inputs=inputs))
 
 
+def two_inputs(inputs):
+    frame = table(1, 20, T=lambda t: 20 + np.sin(t), u=lambda t: np.sin(3 * t), room=lambda t: 20 + np.cos(2 * t))
+    field = nf.Known(equations={"T": "-k*(T - room) + u"}, constants={"k": 0.2})
+    data = nf.from_frame(frame, time="t", states=["T"], inputs=["u", "room"])
+    return data, nf.Options(field=field, solver=nf.Solver(inputs=inputs))
+
+
 def doses():
     data = nf.from_frame(table(2, conc=lambda t: 1 + 0 * t), time="t", states=["conc"], trajectory="id")
     field = nf.Known(equations={"gut": "-ka*gut", "conc": "ka*gut - k*conc"}, constants={"ka": 1.5, "k": 0.4})
@@ -67,6 +74,8 @@ CASES = {
     "held input and a hidden state": lambda: heater("hold"),
     "linear input and first rows": lambda: heater("linear", "first"),
     "cubic input": lambda: heater("cubic"),
+    "a held input beside a linear one": lambda: two_inputs(["hold", "linear"]),
+    "a held input beside a cubic one": lambda: two_inputs(["hold", "cubic"]),
     "doses": doses,
 }
 

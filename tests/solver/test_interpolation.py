@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from node_fit.runtime.placement import scope
-from node_fit.solver.problem import interpolate
+from node_fit.solver.problem import InitialValueProblem, between_rows, interpolate, polynomials
+from node_fit.solver.solver import Solver
 
 TS = np.array([0.0, 1.0, 1.5, 4.0])
 US = np.array([[0.0, 5.0], [2.0, 4.0], [-1.0, 4.0], [3.0, 0.0]])
@@ -95,3 +96,29 @@ def test_cubic_holds_the_ends_and_ignores_padding():
         np.testing.assert_allclose(interpolate(jnp.asarray(t), padded_ts, padded_us, "cubic"), one, rtol=1e-6)
     assert float(interpolate(jnp.asarray(-1.0), ts, us, "cubic")[0]) == 1.0
     assert float(interpolate(jnp.asarray(9.0), ts, us, "cubic")[0]) == 2.0
+
+
+@pytest.mark.parametrize("kinds", [("hold", "linear"), ("linear", "hold"), ("cubic", "hold"), ("cubic", "linear")])
+def test_each_input_has_its_own_kind(kinds):
+    """At any time, and as polynomials between rows."""
+    times = np.linspace(-1.0, 5.0, 61)
+    expected = np.stack([at(times, kind)[:, place] for place, kind in enumerate(kinds)], axis=1)
+    np.testing.assert_allclose(at(times, kinds), expected, atol=1e-14)
+    parts = polynomials(TS[None], US[None], kinds)
+    share, row = (times - TS[1]) / (TS[2] - TS[1]), 1
+    inside = (share > 0) & (share < 1)
+    found = sum(np.asarray(part)[0, row] * share[inside, None] ** power for power, part in enumerate(parts))
+    np.testing.assert_allclose(found, expected[inside], atol=1e-12)
+
+
+def test_steps_of_a_held_input_are_not_smooth_beside_another():
+    still = InitialValueProblem(lambda t, y, u: y, TS[None], np.ones((1, 1)), US[None], np.zeros(1))
+    assert between_rows(still, "linear").are_smooth
+    assert not between_rows(still, ("linear", "hold")).are_smooth and not between_rows(still, "hold").are_smooth
+
+
+def test_another_number_of_kinds_is_refused():
+    with pytest.raises(ValueError, match=r"solver\.inputs names 3 interpolations, but there are 2 inputs"):
+        at([0.5], ("hold", "linear", "hold"))
+    with pytest.raises(ValueError, match="'holds'"):
+        Solver(inputs=["hold", "holds"])

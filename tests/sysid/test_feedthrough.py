@@ -47,6 +47,13 @@ def test_only_the_input_and_the_channel_of_a_direct_response_have_one():
     np.testing.assert_allclose(estimate_feedthrough(record(us, ys)), [[0, 0], [0, 0.7]], atol=0.05)
 
 
+def test_a_held_input_responds_at_once_beside_one_that_always_moves():
+    rng = np.random.default_rng(3)
+    us = np.concatenate([np.cumsum(rng.normal(size=(ROWS, 1)), axis=0), switched(rng)], axis=1)
+    np.testing.assert_allclose(estimate_feedthrough(record(us, lag(us, rng, (0.0, 0.7)))), [[0, 0.7]], atol=0.05)
+    assert estimate_feedthrough(record(us, lag(us, rng, (0.7, 0.0)))) is None
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_lag_has_none(seed):
     rng = np.random.default_rng(seed)

@@ -76,6 +76,15 @@ def test_the_normal_equations_are_those_of_the_residuals(kind):
     np.testing.assert_allclose(found.slope, jacobian.T @ off(x), rtol=1e-5, atol=1e-7)
 
 
+def test_a_record_holds_one_input_and_not_another():
+    us = np.random.default_rng(0).normal(size=(1, 6, 2))
+    data = nf.Dataset.from_arrays(np.arange(6.0), np.ones((1, 6, 1)), us)
+    batch = Batch.from_dataset(data, Scaler.from_dataset(data), ROWS)
+    scaled = np.asarray(batch.us, float)[0]
+    found = SimulationRecord.of(batch, ("hold", "linear")).us[:, 0]
+    np.testing.assert_array_equal(found, np.hstack([scaled[:-1], scaled[:-1, :1], scaled[1:, 1:]]))
+
+
 def test_the_search_falls_to_the_truth():
     batch, _ = windows_of(record())
     held = SimulationRecord.of(batch, "hold")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..interpolation import look_held
+from ..inputs import is_held
 from ..trajectories import Data, pad
 from .clocks import CLOCK_FORMATS, describe_clock, holds_clock, read_clock, read_clocks
 from .layout import Roles
@@ -361,9 +361,9 @@ def bridge_input(
 def guess_gap(series: Sequence[np.ndarray]) -> str:
     """Returns `hold` for an input with few levels or rare changes in its known values; else `linear`."""
     longest = max(map(len, series))
-    us = pad([values[:, None] for values in series], longest, None)
+    us = pad(list(series), longest, None)
     valid = np.arange(longest) < np.array([len(values) for values in series])[:, None]
-    return "linear" if longest > 1 and not look_held(us, valid)[0] else "hold"
+    return "linear" if longest > 1 and not is_held(us, valid) else "hold"
 
 
 class ReadTimes(NamedTuple):

@@ -47,6 +47,12 @@ static real scaled_time(double t)
     return (real)((t - time_shift) / time_scale);
 }
 
+{% set differ = degrees | unique | list | length > 1 %}
+{% if differ %}
+/* The degree of each input between two rows; 0 if it is held. */
+static const int degree_of[ROOM] = { {{- degrees | join(", ") -}} };
+
+{% endif %}
 /* Inputs between two rows: a polynomial in the share of the way from one to the other. */
 typedef struct {
     real c[{{ degree + 1 }}][ROOM];
@@ -393,7 +399,7 @@ void model_step(double t, double h, const real *u, const real *v, real *y)
     {% if inputs %}
     scale_row(v, b.c[1]);
     for (int i = 0; i < I; i++)
-        b.c[1][i] -= b.c[0][i];
+        b.c[1][i] {{ "= degree_of[i] ? b.c[1][i] - b.c[0][i] : 0" if differ else "-= b.c[0][i]" }};
     {% else %}
     (void)v;
     {% endif %}
@@ -621,7 +627,7 @@ static void between(int rows, int row, const double *t, const real *u, Between *
     scale_row(u + row * I, b->c[0]);
     scale_row(u + (row + 1) * I, b->c[1]);
     for (int i = 0; i < I; i++)
-        b->c[1][i] -= b->c[0][i];
+        b->c[1][i] {{ "= degree_of[i] ? b->c[1][i] - b->c[0][i] : 0" if differ else "-= b->c[0][i]" }};
     {% else %}
     /* A cubic whose slope at a row is that of the parabola through it and its neighbours. */
     const double gap = t[row + 1] - t[row];
@@ -639,6 +645,13 @@ static void between(int rows, int row, const double *t, const real *u, Between *
         const real first = back > 0 ? (real)(1 - w) * earlier + (real)w * rise : rise;
         const real last = ahead > 0 ? (real)(1 - x) * rise + (real)x * later : rise;
         b->c[0][i] = left[i];
+        {% if differ %}
+        if (degree_of[i] < 3) {
+            b->c[1][i] = degree_of[i] ? rise : 0;
+            b->c[2][i] = b->c[3][i] = 0;
+            continue;
+        }
+        {% endif %}
         b->c[1][i] = first;
         b->c[2][i] = 3 * rise - 2 * first - last;
         b->c[3][i] = first + last - 2 * rise;

@@ -28,7 +28,8 @@ void model_field(double t, const model_real *y, const model_real *u, model_real 
 /* The derivatives of model_field by the states: for each member a matrix, row after row. */
 void model_jacobian(double t, const model_real *y, const model_real *u, model_real *matrix);
 
-/* Goes on from t to t + h, in so many steps as the accuracy needs. The inputs are u at t, and {% if hold %}stay so; v is not read.{% else %}v at t + h, and on a line between.{% endif %} */
+/* Goes on from t to t + h, in so many steps as the accuracy needs. The inputs are u at t, and {% if degree == 0 %}stay so; v is not read.{% elif degrees | min == 0 %}those that are held
+   stay so; the others are v at t + h, and on a line between.{% else %}v at t + h, and on a line between.{% endif %} */
 void model_step(double t, double h, const model_real *u, const model_real *v, model_real *y);
 
 /* The states just after they become factor * y + shift at a time{% if triggers %}, and after the triggers that this sets off{% endif %}. NULL stands for factors of one,

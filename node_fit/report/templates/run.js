@@ -77,7 +77,7 @@ function runPage(data) {
     }
     inputs.forEach((_, k) => {
       const where = made.place(curved + k), joined = name => record.segments.flatMap(segment => name(segment));
-      traces.push({...where, x: joined(({ts}) => ts), y: joined(({us}) => us[k]), mode: "lines", line: {color: colour("quiet"), width: 1, shape: data.held ? "hv" : "linear"}, name: "input",
+      traces.push({...where, x: joined(({ts}) => ts), y: joined(({us}) => us[k]), mode: "lines", line: {color: colour("quiet"), width: 1, shape: data.held[k] ? "hv" : "linear"}, name: "input",
         hovertemplate: "%{y:.5g}", showlegend: false});
     });
     const titles = [...states.map(named), ...hidden.map(name => `${named(name)}</b> <i>hidden</i><b>`), ...inputs.map(named)];

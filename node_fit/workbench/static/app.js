@@ -315,7 +315,7 @@ function drawCurve(found) {
   show("curve", () => [
     channels.flatMap((name, i) => {
       const yaxis = i ? `y${i + 1}` : "y";
-      if (i >= count) return [{x: found.input_ts, y: found.us[i - count], yaxis, type: "scatter", mode: "lines", line: {color: colour("quiet"), shape: found.held ? "hv" : "linear"}, name: esc(name)}];
+      if (i >= count) return [{x: found.input_ts, y: found.us[i - count], yaxis, type: "scatter", mode: "lines", line: {color: colour("quiet"), shape: found.held[i - count] ? "hv" : "linear"}, name: esc(name)}];
       return [
         {x: found.measured.ts, y: found.measured.ys[i], yaxis, type: "scatter", mode: "markers", marker: {color: colour("quiet"), size: 4}, name: `${esc(name)} measured`},
         {x: found.ts, y: found.ys[i], yaxis, type: "scatter", mode: "lines", line: {color: accent(i), width: 2}, name: esc(name)},
