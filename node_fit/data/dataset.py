@@ -54,7 +54,7 @@ def place_of_scaling(name: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset(Trajectories):
     """Trajectories of measured states and inputs, in the user's units.
 

@@ -277,7 +277,7 @@ Cut = float | Float[np.ndarray, " trajectory"]
 Inputs = Float[np.ndarray, "trajectory time input"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trajectories:
     """Measured states and inputs over time, as padded arrays; see `Dataset` for the fields."""
 

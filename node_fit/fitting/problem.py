@@ -49,6 +49,7 @@ from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
 from ..training.loop import Loop
 from ..training.task import Member, Members, Stage
+from .held_inputs import with_responses
 from .resolve import (
     ENCODER_ROWS,
     NOISY,
@@ -63,7 +64,6 @@ from .resolve import (
     resolve,
 )
 from .screening import choose_beginnings, has_beginnings
-from .uncompiled import fit_without_compiling
 
 # Spacing between the seeds of a fit's restarts, so that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
@@ -232,12 +232,11 @@ def build_problem(
     model, equations = None, ()
     if earlier is None:
         options, equations = find_equations(options, train, validation, callback)
+        facts = with_responses(facts, options, train)
     if earlier is not None:
         if options.restarts not in ("auto", 1):
             raise ValueError("restarts draws new models, and model continues an earlier one; pass one of the two.")
         model, options = continue_from(earlier, train, options)
-    if earlier is None and options.solver.inputs == "auto" and is_equations_alone(options.field):
-        facts = with_responses(facts, options.field, train)
     plan, linear, more = resolve(options, facts, continued=model is not None), None, []
     if plan.identify:
         identified = identify(plan.options, train, validation, callback)
@@ -267,16 +266,6 @@ def build_problem(
         began,
         offset,
     )
-
-
-def with_responses(facts: Facts, field: object, train: Dataset) -> Facts:
-    """Returns the facts with the interpolation of inputs to which known equations respond, if it is clearly another."""
-    found = fit_without_compiling(field, {"train": train}, "train") if facts.driven else None
-    if found is None or found.gain == 1:
-        return facts
-    where = {"hold": "held", "linear": "on lines"}[str(found.inputs)]
-    why = f"with inputs {where} between rows, the error of the equations is {found.gain:.2g} times smaller"
-    return replace(facts, inputs=found.inputs, inputs_reason=why)
 
 
 def weigh_prior(plan: Resolved, facts: Facts, model: NeuralODE) -> tuple[tuple[Number, ...], list[Choice]]:

@@ -3,9 +3,10 @@
     python scripts/accuracy/inputs_between_rows.py [--seeds 2] [--noise 0.01 0.05] [--only NAME ...]
 
 Each record is simulated with inputs that are held between rows, and again with inputs on lines; the fit does not know
-which. Inputs change at every row, or rarely, or one does and another does not. The table counts choices, and gives the
-median error of the constants with the choice, and with what the inputs look like alone. Where both interpolations fit
-equally well, no choice is wrong: these records are counted apart.
+which. The table counts the choices of fits of the equations, and gives the median error of their constants with the
+choice, and with what the inputs look like. Where both interpolations fit equally well, no choice is wrong: these
+records are counted apart. The last column counts the records whose inputs are held in fits without equations, because
+they look so or linear systems respond so.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from node_fit.data.dataset import Dataset
 from node_fit.data.inputs import are_held, interpolate_input
 from node_fit.discover.formulas import read_tape
 from node_fit.discover.search import solve_or_give_up
+from node_fit.fitting.held_inputs import respond_as_held
 from node_fit.fitting.uncompiled import fit_without_compiling
 from node_fit.model.fields.known import Known
 
@@ -127,7 +129,7 @@ def main() -> None:
     )
     for name, inputs in INPUTS.items():
         for kind in KINDS:
-            counts, errors = {"right": 0, "alike": 0, "wrong": 0}, {"chosen": [], "looks": []}
+            counts, errors = {"right": 0, "alike": 0, "wrong": 0, "held": 0}, {"chosen": [], "looks": []}
             for title, system in SYSTEMS.items():
                 if given.only and not title.startswith(tuple(given.only)):
                     continue
@@ -138,6 +140,7 @@ def main() -> None:
                     for seed in range(given.seeds):
                         data = draw_record(system, inputs, kind, noise, seed)
                         looks = data.input_interpolation[0]
+                        counts["held"] += all(data.held_inputs) or respond_as_held(data) > 1
                         fits = {
                             key: fit_without_compiling(field, {"train": data}, "train", inputs=chosen)
                             for key, chosen in (("chosen", "auto"), ("looks", looks))
@@ -152,7 +155,7 @@ def main() -> None:
                         counts["right" if is_right else "alike" if is_alike else "wrong"] += 1
             shown = " ".join(f"{counts[key]:6}" for key in ("right", "alike", "wrong"))
             medians = " ".join(f"{np.median(errors[key]):8.4f}" for key in ("chosen", "looks"))
-            print(f"{name:12} {kind:8} {sum(counts.values()):8} {shown} {medians}", flush=True)
+            print(f"{name:12} {kind:8} {len(errors['chosen']):8} {shown} {medians} {counts['held']:5}", flush=True)
 
 
 if __name__ == "__main__":

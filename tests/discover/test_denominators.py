@@ -27,7 +27,7 @@ def test_a_half_saturation_stays_positive():
     """A store that is emptied at a constant rate is fitted best with a half-saturation at zero, or beyond it."""
     t = np.linspace(0, 4, 30)
     x = 5 - t + 0.05 * np.random.default_rng(2).normal(size=30)
-    judge = Judge(smooth_records(nf.Dataset.from_arrays(t, x, states=["x"]), 1.0, False), ["x"], [])
+    judge = Judge(smooth_records(nf.Dataset.from_arrays(t, x, states=["x"]), 1.0, ()), ["x"], [])
     saturating = sum_of([Term("(x/(0.3 + x))", 6)], [-1.0])
     (best,) = judge.judge([(saturating,)], trials=30)
     rate, half = best.formulas[0].constants

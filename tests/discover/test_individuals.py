@@ -24,7 +24,7 @@ def decays(rates=RATES, rows=25, noise=0.01):
 
 
 def test_each_trajectory_gets_constants_of_its_own():
-    found = fit_individuals(smooth_records(decays(), 1.0, False), NAMES, [{"x": "-0.6*x"}])
+    found = fit_individuals(smooth_records(decays(), 1.0, ()), NAMES, [{"x": "-0.6*x"}])
     assert found.equations == {"x": "-c1*x"} and found.varying == found.constants
     np.testing.assert_allclose(found.constants["c1"], RATES, rtol=0.02)
     assert found.explained > 0.99
@@ -41,12 +41,12 @@ def test_each_trajectory_gets_constants_of_its_own():
     ],
 )
 def test_no_equation_is_named_without_need(rates, equation):
-    assert fit_individuals(smooth_records(decays(rates), 1.0, False), NAMES, [{"x": equation}]) is None
+    assert fit_individuals(smooth_records(decays(rates), 1.0, ()), NAMES, [{"x": equation}]) is None
 
 
 def test_of_two_equations_the_more_probable_is_named():
     systems = [{"x": "-0.6*x - 0.01*x**2"}, {"x": "-0.6*x"}]
-    assert fit_individuals(smooth_records(decays(), 1.0, False), NAMES, systems).equations == {"x": "-c1*x"}
+    assert fit_individuals(smooth_records(decays(), 1.0, ()), NAMES, systems).equations == {"x": "-c1*x"}
 
 
 def test_constants_of_both_signs_are_normal():

@@ -12,7 +12,6 @@ from scipy.optimize import least_squares
 import node_fit as nf
 from node_fit.data.events import Events
 from node_fit.fitting import uncompiled
-from node_fit.fitting.problem import build_problem
 from node_fit.fitting.uncompiled import HostEquations, HostProblem, fit_without_compiling, step_times
 
 LOTKA_VOLTERRA = {"x": "a*x - b*x*y", "y": "-c*y + d*x*y"}
@@ -137,21 +136,6 @@ def test_noise_leaves_inputs_as_they_look():
         known({"x": "b*u - k*x"}, {"b": 1.0, "k": 1.0}), {"train": stirred("hold", 3.0)}, "train"
     )
     assert (found.inputs, found.gain) == ("linear", 1.0)
-
-
-@pytest.mark.parametrize("inputs", ["auto", "linear"])
-def test_a_fit_takes_the_inputs_to_which_its_equations_respond(inputs):
-    options = nf.Options(
-        field=known({"x": "b*u - k*x"}, {"b": 1.0, "k": 1.0}), solver=nf.Solver(inputs=inputs), precision="x64"
-    )
-    problem = build_problem(options.for_data(stirred("hold")), stirred("hold"), None)
-    assert problem.options.solver.inputs == ("hold" if inputs == "auto" else "linear")
-    reasons = [str(choice) for choice in problem.choices if choice.key == "solver.inputs"]
-    assert reasons == (
-        ["solver.inputs=hold: with inputs held between rows, the error of the equations is 7.6 times smaller"]
-        if inputs == "auto"
-        else []
-    )
 
 
 def test_time_is_a_name_and_steps_end_at_rows():

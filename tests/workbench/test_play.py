@@ -56,7 +56,7 @@ def play(player, **asked):
 def test_the_measured_input_gives_the_curve_of_the_fit(tank):
     found, ts, x = play(tank, trajectory=1)
     np.testing.assert_allclose(x, filled(ts, 4.0, 1.0), atol=1e-5)
-    assert found["nrmse"] < 1e-3 and found["held"] == [True] and set(found["us"][0]) == {1.0}
+    assert found["nrmse"] < 1e-3 and found["held"] == (True,) and set(found["us"][0]) == {1.0}
 
 
 def test_an_input_is_replaced_by_a_constant(tank):

@@ -1,0 +1,68 @@
+"""Whether inputs that change at every row are held in between: rows do not show it, but the states respond to it.
+
+Known equations are fitted with each interpolation in NumPy, and their likelihood decides. Before any other fit, linear
+systems with a hidden state decide, whose steps are exact for held and for linear inputs.
+"""
+
+import functools
+import math
+from dataclasses import replace
+
+from ..data.batch import Batch
+from ..data.dataset import Dataset
+from ..data.facts import Facts
+from ..data.inputs import Interpolations, are_held
+from ..data.scaling import Scaler
+from ..model.make_model import is_equations_alone
+from ..options.options import Options
+from ..sysid.linear_model import linear_models
+from .resolve import ENCODER_ROWS, LONG_RECORD
+from .uncompiled import CLEAR_LEAD, fit_without_compiling
+
+# Rows and number of the windows to which linear systems are fitted; they are few, since two fits precede any other.
+WINDOW, MOST_WINDOWS = 64, 32
+# Minimum ratio of the errors of linear systems; their own error exceeds smaller differences.
+CLEAR_RATIO = 1.1
+
+
+def with_responses(facts: Facts, options: Options, train: Dataset) -> Facts:
+    """Returns the facts with the interpolation of inputs to which states respond, if it is clearly another."""
+    if not facts.driven or options.solver.inputs != "auto":
+        return facts
+    if is_equations_alone(options.field):
+        fitted = fit_without_compiling(options.field, {"train": train}, "train")
+        if fitted is None or fitted.gain == 1:
+            return facts
+        return with_inputs(facts, fitted.inputs, "the equations", fitted.gain)
+    ratio = respond_as_held(train)
+    return facts if ratio == 1 else with_inputs(facts, "hold", "a linear system", ratio)
+
+
+def with_inputs(facts: Facts, inputs: Interpolations, subject: str, ratio: float) -> Facts:
+    where = "held" if inputs == "hold" else "on lines"
+    why = f"with inputs {where} between rows, the error of {subject} is {ratio:.2g} times smaller"
+    return replace(facts, inputs=inputs, inputs_reason=why)
+
+
+# The fits of a race share the answer.
+@functools.lru_cache(maxsize=1)
+def respond_as_held(train: Dataset) -> float:
+    """Returns the ratio of the errors of linear systems with inputs as they look and with held ones; 1 if not clear.
+
+    Short windows suffice, since the next row shows most of the difference.
+    """
+    looks, inputs = train.input_interpolation[0], len(train.inputs)
+    longest = int(train.lengths.max())
+    if all(are_held(looks, inputs)) or train.events is not None or longest < LONG_RECORD * ENCODER_ROWS:
+        return 1.0
+    scaler, errors = Scaler.from_dataset(train), dict[Interpolations, float]()
+    rows = min(longest // 2, WINDOW) + ENCODER_ROWS - 1
+    for kinds in (looks, "hold"):
+        even = train.resample(train.median_step, kinds)
+        stride = max(int(even.lengths.sum()) // MOST_WINDOWS, 1)
+        windows = Batch.from_dataset(even.windows(rows, stride).sample(MOST_WINDOWS), scaler, ENCODER_ROWS)
+        (model,) = linear_models(windows, windows, Batch.from_dataset(even, scaler), kinds, hidden=1)
+        errors[kinds] = model.train_error
+    ratio = errors[looks] / errors["hold"] if errors["hold"] > 0 else math.inf
+    lead = 2 * int(train.mask.sum()) * math.log(ratio) if 0 < ratio < math.inf else 0.0
+    return ratio if lead > CLEAR_LEAD and ratio > CLEAR_RATIO else 1.0
