@@ -194,6 +194,8 @@ OCCASION = "OCC"
 ROLES, LABELS = ("states", "inputs", "covariates"), ("time", "time_of_day", "trajectory", "occasion")
 NAMING_KEYS = (*ROLES, "units", "log", "bounds", "angles", "sigma")
 STATES_BY = {"data.states", "data.observable", "data.series"}
+# Keys with which columns without a role are left out on purpose, or hold values of named states.
+OTHERS_BY = {"data.inputs", "data.covariates", "data.events", "data.observable", "data.series"}
 PAIRS = {"[": "]", "{": "}", "(": ")"}
 # Maximum number of columns listed by name in the line about a file.
 FEW_COLUMNS = 8
@@ -351,7 +353,8 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     clauses += [f"{name!r} {why}, and is left out" for name, why in columns.no_states.items() if name]
     if columns.others:
         others = list_names(columns.others, FEW_COLUMNS)
-        clauses.append(f"{others} left out: inputs, covariates or events, if they matter")
+        verb = "is" if len(columns.others) == 1 else "are"
+        clauses.append(f"{others} {verb} left out: inputs, covariates or events, if they matter")
     hints = describe_likely_inputs(reasons, columns.inputs, names)
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
 
@@ -513,11 +516,13 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
         raise ValueError(f"{file} has the columns {list_names(names)}; it needs one of times and one of a state.")
     free = [name for name in free if name != time]
     records = guess.trajectory if guess.trajectory in free and "data.trajectory" not in given else None
-    if has_states:  # With `series`, columns are the trajectories.
+    if has_states:
+        repeats = False
         with suppress(ValueError):  # A row names no record.
-            if records is not None and "data.series" not in given and is_repeating(path, records, options):
-                return Columns(time, records, (), ())
-        return Columns(time, None, (), ())
+            repeats = records is not None and "data.series" not in given and is_repeating(path, records, options)
+        records = records if repeats else None
+        others = [name for name in free if name and name != records]
+        return Columns(time, records, (), () if OTHERS_BY & set(given) else others)
     if records is not None and len(free) > 1 and is_repeating(path, records, options):
         free = [name for name in free if name != records]
     else:

@@ -92,10 +92,11 @@ def test_roles_that_are_given_are_kept(folder, words, made):
     [
         ("x,t,y", [], ["data.time=t", "data.states=[x,y]"], "column 't' is the time"),
         ("id,TIME,x", [], ["data.time=TIME", "data.trajectory=id", "data.states=[x]"], "'id' names the trajectory"),
-        ("ID,TIME,DV,AMT", [], ["data.time=TIME", "data.trajectory=ID", "data.states=[DV]"], "'AMT' left out"),
+        ("ID,TIME,DV,AMT", [], ["data.time=TIME", "data.trajectory=ID", "data.states=[DV]"], "'AMT' is left out"),
         ("id,t,x", ["data.trajectory=id"], ["data.time=t", "data.states=[x]"], "'x' is a state"),
         ("id,t,x", ["data.states=[x]"], ["data.time=t", "data.trajectory=id"], "'id' names the trajectory"),
         ("id,t,x", ["data.states=[x]", "data.inputs=[id]"], ["data.time=t"], "column 't' is the time"),
+        ("t,x,u,v", ["data.states=[x]"], ["data.time=t"], "'u', 'v' are left out: inputs, covariates or events"),
         ("id,t,x", ["data.states=[y]", "data.series=[x]"], ["data.time=t"], "column 't' is the time"),
         ("row,t,x", ["data.states=[x]", "data.step=1"], [], "guess.csv"),
     ],
@@ -151,7 +152,7 @@ def test_wells_of_a_plate_are_trajectories_of_one_state(folder, capsys, columns,
     said = capsys.readouterr().out
     kind = "repeats of an experiment" if "e" in columns else "wells of a plate"
     assert (f"are {kind}, each a trajectory of the state" in said) is any("series" in word for word in made)
-    assert ("'T 600' left out" in said) is ("T 600" in columns and not words)
+    assert ("'T 600' is left out" in said) is ("T 600" in columns and not words)
 
 
 @pytest.mark.parametrize(
