@@ -69,7 +69,7 @@ def detect_interpolation(
     **Arguments:** `ts`: times. `us`: inputs. `valid`: rows that are not padding. `names`: of the inputs.
     """
     moving = np.flatnonzero((np.diff(us, axis=1)[valid[:, 1:]] != 0).any(axis=0)).tolist()
-    held = [index for index in moving if is_held(us[..., index], valid)]
+    held = [index for index in moving if looks_held(us[..., index], valid)]
     curved = [index for index in moving if index not in held]
     if not curved:
         return "hold", describe_held(us[..., held or slice(None)], valid)
@@ -85,7 +85,7 @@ def detect_interpolation(
     return kinds, f"{describe_held(us[..., held], valid, listed[0], len(held))}, {listed[1]} {verb} {reason}"
 
 
-def is_held(u: Float[np.ndarray, "trajectory time"], valid: Bool[np.ndarray, "trajectory time"]) -> bool:
+def looks_held(u: Float[np.ndarray, "trajectory time"], valid: Bool[np.ndarray, "trajectory time"]) -> bool:
     """Whether an input appears to keep its last value between rows: it has few levels or changes rarely."""
     return len(np.unique(u[valid])) <= FEW_LEVELS or share_of_changes(u[..., None], valid) < RARELY
 

@@ -20,7 +20,7 @@ from .resolve import ENCODER_ROWS, LONG_RECORD
 from .uncompiled import CLEAR_LEAD, fit_without_compiling
 
 # Rows and number of the windows to which linear systems are fitted; they are few, since two fits precede any other.
-WINDOW, MOST_WINDOWS = 64, 32
+RESPONSE_ROWS, RESPONSES = 64, 32
 # Minimum ratio of the errors of linear systems; their own error exceeds smaller differences.
 CLEAR_RATIO = 1.1
 
@@ -56,11 +56,11 @@ def respond_as_held(train: Dataset) -> float:
     if all(are_held(looks, inputs)) or train.events is not None or longest < LONG_RECORD * ENCODER_ROWS:
         return 1.0
     scaler, errors = Scaler.from_dataset(train), dict[Interpolations, float]()
-    rows = min(longest // 2, WINDOW) + ENCODER_ROWS - 1
+    rows = min(longest // 2, RESPONSE_ROWS) + ENCODER_ROWS - 1
     for kinds in (looks, "hold"):
         even = train.resample(train.median_step, kinds)
-        stride = max(int(even.lengths.sum()) // MOST_WINDOWS, 1)
-        windows = Batch.from_dataset(even.windows(rows, stride).sample(MOST_WINDOWS), scaler, ENCODER_ROWS)
+        stride = max(int(even.lengths.sum()) // RESPONSES, 1)
+        windows = Batch.from_dataset(even.windows(rows, stride).sample(RESPONSES), scaler, ENCODER_ROWS)
         (model,) = linear_models(windows, windows, Batch.from_dataset(even, scaler), kinds, hidden=1)
         errors[kinds] = model.train_error
     ratio = errors[looks] / errors["hold"] if errors["hold"] > 0 else math.inf

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from jaxtyping import Float, Int
 
-from ..data.inputs import are_held
+from ..data.inputs import Interpolations, are_held
 from ..evaluation.metrics import Figures
 from ..evaluation.residuals import (
     FEW_VALUES,
@@ -207,11 +207,8 @@ def make_run_page(
         if field is None and curves is None:
             field = find_field(folder / "model.safetensors", predictions, extensions)
         checks = describe_residuals(predictions, summary["residuals"] or {})
-        data |= describe_run(predictions, records, chosen, kept) | {"checks": checks, "field": describe_field(field)}
-        held = dict(
-            zip(predictions.inputs, are_held(model["inputs"] or "linear", len(predictions.inputs)), strict=True)
-        )
-        data["held"] = [held[name] for name in data["inputs"]]
+        data |= describe_run(predictions, records, chosen, kept, model["inputs"])
+        data |= {"checks": checks, "field": describe_field(field)}
         context["records"] = len(records)
         context["checks"] = checks
         context["forecast"] = any(len(record.segments) > 1 for record in records)
@@ -285,7 +282,11 @@ def keys_of_records(records: list[Trajectory]) -> set[Key]:
 
 
 def describe_run(
-    predictions: Predictions, records: list[Trajectory], chosen: list[Trajectory], kept: StoredCurves
+    predictions: Predictions,
+    records: list[Trajectory],
+    chosen: list[Trajectory],
+    kept: StoredCurves,
+    interpolation: Interpolations | None,
 ) -> Json:
     """Builds the page's data for drawing measurements and predictions."""
     places = {id(record): index for index, record in enumerate(chosen)}
@@ -296,10 +297,12 @@ def describe_run(
     }
     constant = constant_inputs(records)
     moving = [place for place in range(len(predictions.inputs)) if place not in constant]
+    held = are_held(interpolation or "linear", len(predictions.inputs))
     return {
         "states": list(predictions.states),
         "hidden": list(kept.hidden),
         "inputs": [predictions.inputs[place] for place in moving],
+        "held": [held[place] for place in moving],
         "constants": [predictions.inputs[place] for place in constant],
         "time": predictions.time,
         "records": [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..inputs import is_held
+from ..inputs import looks_held
 from ..trajectories import Data, pad
 from .clocks import CLOCK_FORMATS, describe_clock, holds_clock, read_clock, read_clocks
 from .layout import Roles
@@ -363,7 +363,7 @@ def guess_gap(series: Sequence[np.ndarray]) -> str:
     longest = max(map(len, series))
     us = pad(list(series), longest, None)
     valid = np.arange(longest) < np.array([len(values) for values in series])[:, None]
-    return "linear" if longest > 1 and not is_held(us, valid) else "hold"
+    return "linear" if longest > 1 and not looks_held(us, valid) else "hold"
 
 
 class ReadTimes(NamedTuple):
