@@ -12,7 +12,13 @@ from scipy.optimize import least_squares
 import node_fit as nf
 from node_fit.data.events import Events
 from node_fit.fitting import uncompiled
-from node_fit.fitting.uncompiled import HostEquations, HostProblem, fit_without_compiling, step_times
+from node_fit.fitting.uncompiled import (
+    HostEquations,
+    HostProblem,
+    choose_by_likelihood,
+    fit_without_compiling,
+    step_times,
+)
 
 LOTKA_VOLTERRA = {"x": "a*x - b*x*y", "y": "-c*y + d*x*y"}
 TRUE = {"a": 0.8, "b": 0.1, "c": 0.6, "d": 0.05}
@@ -130,12 +136,23 @@ def test_the_likelihood_tells_held_inputs_from_others(kind):
     assert (looks.constants["k"] < 0.385) == (kind == "hold")
 
 
-def test_noise_leaves_inputs_as_they_look():
-    """No interpolation is clearly better where the noise is larger than their difference."""
-    found = fit_without_compiling(
-        known({"x": "b*u - k*x"}, {"b": 1.0, "k": 1.0}), {"train": stirred("hold", 3.0)}, "train"
-    )
-    assert (found.inputs, found.gain) == ("linear", 1.0)
+@pytest.mark.parametrize(
+    ("rows", "ratio", "chosen"),
+    [(60, 1.2, "hold"), (20, 1.2, "linear"), (60, 0.5, "linear"), (2000, 1.04, "linear"), (2000, 1.06, "hold")],
+    ids=["clear", "few rows", "worse", "nearly as good", "many rows"],
+)
+def test_only_a_clearly_better_interpolation_is_chosen(rows, ratio, chosen):
+    data = nf.Dataset.from_arrays(np.arange(float(rows)), np.ones((rows, 1)))
+    off = np.random.default_rng(0).standard_normal(rows)
+    found, gain = choose_by_likelihood(data, {"linear": off, "hold": off / ratio})
+    assert found == chosen and gain == pytest.approx(ratio if chosen == "hold" else 1.0)
+
+
+def test_a_state_with_little_noise_weighs_by_its_values():
+    """Each state has noise of its own, so the ratios of their errors count, and not the sizes of the errors."""
+    data = nf.Dataset.from_arrays(np.arange(60.0), np.ones((60, 2)))
+    off = np.random.default_rng(0).standard_normal((60, 2)) * [1.0, 0.01]
+    assert choose_by_likelihood(data, {"linear": off.ravel(), "hold": (off * [0.9, 2.0]).ravel()})[0] == "linear"
 
 
 def test_time_is_a_name_and_steps_end_at_rows():
