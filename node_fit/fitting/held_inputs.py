@@ -21,6 +21,8 @@ from .uncompiled import CLEAR_LEAD, fit_without_compiling
 
 # Rows and number of the windows to which linear systems are fitted; they are few, since two fits precede any other.
 RESPONSE_ROWS, RESPONSES = 64, 32
+# Maximum number of rows to which equations are fitted at once, and number of such windows of a longer record.
+EQUATION_ROWS, EQUATION_WINDOWS = 100, 4
 # Minimum ratio of the errors of linear systems; their own error exceeds smaller differences.
 CLEAR_RATIO = 1.1
 
@@ -30,12 +32,20 @@ def with_responses(facts: Facts, options: Options, train: Dataset) -> Facts:
     if not facts.driven or options.solver.inputs != "auto":
         return facts
     if is_equations_alone(options.field):
-        fitted = fit_without_compiling(options.field, {"train": train}, "train")
+        fitted = fit_without_compiling(options.field, {"train": few_rows(train)}, "train")
         if fitted is None or fitted.gain == 1:
             return facts
         return with_inputs(facts, fitted.inputs, "the equations", fitted.gain)
     ratio = respond_as_held(train)
     return facts if ratio == 1 else with_inputs(facts, "hold", "a linear system", ratio)
+
+
+def few_rows(train: Dataset) -> Dataset:
+    """Returns windows of a long record, spread over it; NumPy takes too few steps between the rows of a whole one."""
+    longest = int(train.lengths.max())
+    if longest <= EQUATION_ROWS:
+        return train
+    return train.windows(EQUATION_ROWS, longest // EQUATION_WINDOWS).sample(EQUATION_WINDOWS)
 
 
 def with_inputs(facts: Facts, inputs: Interpolations, subject: str, ratio: float) -> Facts:

@@ -86,14 +86,16 @@ def fit_without_compiling(
     if equations is None or not steps or max(part.ys.size for part in splits.values()) > MAX_HOST_VALUES:
         return None
     with np.errstate(all="ignore"):
-        fits = [
-            (kinds, HostProblem(equations, data, steps, are_held(kinds, len(data.inputs))).fit(draws))
-            for kinds in interpolations_to_compare(data, inputs)
-        ]
-        kinds, gain = choose_by_likelihood(data, {kinds: fitted.residuals for kinds, fitted in fits})
+        fits: dict[Interpolations, LinearisedPoint] = {}
+        for tried in interpolations_to_compare(data, inputs):
+            own = HostProblem(equations, data, steps, are_held(tried, len(data.inputs)))
+            # Another interpolation moves the optimum a little, so the fit goes on from there.
+            begin = next(iter(fits.values())).x if fits else own.draw(draws)
+            fits[tried] = own.fit(begin)
+        kinds, gain = choose_by_likelihood(data, {tried: fit.residuals for tried, fit in fits.items()})
         held = are_held(kinds, len(data.inputs))
         problem = HostProblem(equations, data, steps, held)
-        raw, starts = problem.split(dict(fits)[kinds].x[None])
+        raw, starts = problem.split(fits[kinds].x[None])
         ys = {train: problem.simulate(raw, starts)[0]} | {
             role: HostProblem(equations, part, steps, held).predict(raw[0])
             for role, part in splits.items()
@@ -276,8 +278,8 @@ class HostProblem:
             x, residuals, ((np.array(moved).reshape(-1, residuals.size) - residuals) / steps[:, None]).T
         )
 
-    def fit(self, draws: int) -> LinearisedPoint:
-        """Runs the Levenberg-Marquardt method from the initial values, or from the best of some draws."""
+    def draw(self, draws: int) -> Float[np.ndarray, " parameter"]:
+        """Returns the initial values, or the best of some draws around them."""
         constants = self.equations.constants
         raw = np.asarray(constants.raw, float)[None]
         if draws:
@@ -285,11 +287,14 @@ class HostProblem:
                 [raw, constants.around(np.random.default_rng(0).random((draws, raw.shape[1])), DRAW_FACTOR)]
             )
         x = np.pad(raw, ((0, 0), (0, self.first.size if self.fits_starts else 0)))
-        losses = (self.residuals(x) ** 2).sum(axis=1)
+        return x[int(np.argmin((self.residuals(x) ** 2).sum(axis=1)))] if draws else x[0]
+
+    def fit(self, begin: Float[np.ndarray, " parameter"]) -> LinearisedPoint:
+        """Runs the Levenberg-Marquardt method from some parameters."""
         rule = DampedSteps[LinearisedPoint, np.ndarray](
             LinearisedPoint.step,
             Damping(),
             max_evaluations=MAX_HOST_EVALUATIONS,
             is_still=lambda here, there: 0 <= here.value - there.value < SMALL_RELATIVE_DECREASE * here.value,
         )
-        return minimize(self.linearise(x[int(np.argmin(losses))]), rule, self.linearise)
+        return minimize(self.linearise(begin), rule, self.linearise)

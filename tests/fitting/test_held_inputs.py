@@ -10,7 +10,14 @@ from scipy.linalg import expm
 
 import node_fit as nf
 from node_fit.data.facts import Facts
-from node_fit.fitting.held_inputs import CLEAR_RATIO, respond_as_held, with_responses
+from node_fit.fitting.held_inputs import (
+    CLEAR_RATIO,
+    EQUATION_ROWS,
+    EQUATION_WINDOWS,
+    few_rows,
+    respond_as_held,
+    with_responses,
+)
 from node_fit.fitting.problem import build_problem
 
 # A room, measured, and its walls, which follow it.
@@ -72,6 +79,15 @@ def test_a_given_interpolation_is_kept():
     assert with_responses(Facts.of(data), options, data) == Facts.of(data)
 
 
+def test_equations_of_a_long_record_are_fitted_to_windows_of_it():
+    data = room("hold", rows=1200)
+    options = nf.Options(field=known_room(), hidden=["w"]).for_data(data)
+    assert few_rows(data).ys.shape == (EQUATION_WINDOWS, EQUATION_ROWS, 1) and few_rows(room("hold")).ys.shape[1] == 80
+    assert with_responses(Facts.of(data), options, data).inputs == "hold"
+    lines = room("linear", rows=1200)
+    assert with_responses(Facts.of(lines), options, lines).inputs == "linear"
+
+
 @pytest.mark.parametrize("kind", ["hold", "linear"])
 def test_a_fit_takes_the_inputs_to_which_its_equations_respond(kind):
     """The other way round, too: two levels look held, but are lines between rows here."""
@@ -84,6 +100,10 @@ def test_a_fit_takes_the_inputs_to_which_its_equations_respond(kind):
     (reason,) = [choice.reason for choice in problem.choices if choice.key == "solver.inputs"]
     where = "held" if kind == "hold" else "on lines"
     assert reason.startswith(f"with inputs {where} between rows, the error of the equations is")
+
+
+def known_room():
+    return partial(nf.Known, equations=ROOM, constants=dict.fromkeys("bkcd", 0.7))
 
 
 def square():
