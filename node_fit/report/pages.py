@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from jaxtyping import Float, Int
 
-from ..data.inputs import Interpolations, are_held
+from ..data.inputs import are_held
 from ..evaluation.metrics import Figures
 from ..evaluation.residuals import (
     FEW_VALUES,
@@ -286,7 +286,7 @@ def describe_run(
     records: list[Trajectory],
     chosen: list[Trajectory],
     kept: StoredCurves,
-    interpolation: Interpolations | None,
+    interpolation: str | list[str] | None,
 ) -> Json:
     """Builds the page's data for drawing measurements and predictions."""
     places = {id(record): index for index, record in enumerate(chosen)}
@@ -297,7 +297,8 @@ def describe_run(
     }
     constant = constant_inputs(records)
     moving = [place for place in range(len(predictions.inputs)) if place not in constant]
-    held = are_held(interpolation or "linear", len(predictions.inputs))
+    kinds = tuple(interpolation) if isinstance(interpolation, list) else interpolation
+    held = are_held(kinds or "linear", len(predictions.inputs))
     return {
         "states": list(predictions.states),
         "hidden": list(kept.hidden),

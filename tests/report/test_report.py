@@ -293,6 +293,18 @@ def test_the_result_comes_first_then_curves_then_the_rest(tmp_path):
     assert places == sorted(places), list(zip(order, places, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("kinds", "held"), [("hold", [True, True]), (["hold", "cubic", "linear"], [False, False]),
+                        (["linear", "linear", "hold"], [False, True]), (None, [False, False])]
+)  # fmt: skip
+def test_inputs_are_drawn_as_the_model_interpolates_each(tmp_path, kinds, held):
+    """The first input is constant, and not drawn."""
+    us = np.random.default_rng(0).normal(size=(6, 40, 3)) * [0, 1, 1]
+    splits = by_trajectory(spirals(us=us, inputs=("dose", "u", "v")))
+    made = data_of(make_run_page(write_run(tmp_path / "run", splits, model={"inputs": kinds})))
+    assert made["inputs"] == ["u", "v"] and made["held"] == held
+
+
 def test_inputs_that_are_constant_are_said_and_not_drawn(tmp_path):
     """A covariate had a flat panel in each trajectory."""
     us = np.stack(
