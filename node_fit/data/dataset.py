@@ -121,6 +121,7 @@ class Dataset(Trajectories):
         input_gaps: str | Mapping[str, str] = "auto",
         repeats: str = "auto",
         row_order: str = "auto",
+        input_interval: str | Mapping[str, str] = "after",
     ) -> "Dataset":
         """Reads trajectories from files; by default a table has one row per time.
 
@@ -181,6 +182,8 @@ class Dataset(Trajectories):
           `auto` takes the mean if at least half of the times repeat. `sigma` applies to one measurement; a mean has a
           smaller one.
         - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` reverses rows in descending order.
+        - `input_interval`: the interval for which a row gives the value of an input: `after` the row, or `before` it,
+          as loggers give means of the time since the row before; or one of these for each input, by name.
 
         **Returns:** the dataset, with trajectories in order of appearance.
 
@@ -205,7 +208,7 @@ class Dataset(Trajectories):
         )
         constants = as_numbers(covariates)
         options = ReadingOptions(
-            header, first_row, decimal, missing, sheet, time_format, input_gaps, repeats, row_order
+            header, first_row, decimal, missing, sheet, time_format, input_gaps, repeats, row_order, input_interval
         )
         assembled = read_files(
             cls, path, roles, time_unit, units or {}, day_first, max_bytes, options=options, censored=censored
@@ -241,6 +244,7 @@ class Dataset(Trajectories):
         input_gaps: str | Mapping[str, str] = "auto",
         repeats: str = "auto",
         row_order: str = "auto",
+        input_interval: str | Mapping[str, str] = "after",
         origin: str = "data frame",
     ) -> "Dataset":
         """Takes trajectories from a `pandas.DataFrame`; by default it has one row per time.
@@ -291,6 +295,7 @@ class Dataset(Trajectories):
             input_gaps=input_gaps,
             repeats=repeats,
             row_order=row_order,
+            input_interval=input_interval,
         )
         table = table_of_columns(selected, roles, options, origin)
 
@@ -320,6 +325,7 @@ class Dataset(Trajectories):
         time_format: str | None = None,
         input_gaps: str | Mapping[str, str] = "auto",
         repeats: str = "auto",
+        input_interval: str | Mapping[str, str] = "after",
         origin: str = "dataset",
     ) -> "Dataset":
         """Takes trajectories from an `xarray.Dataset` (the extra `netcdf`).
@@ -344,7 +350,9 @@ class Dataset(Trajectories):
         constants = as_numbers(covariates)
         check_unit(time_unit, roles.time is not None)
         table = table_of_dataset(dataset, roles, origin)
-        options = ReadingOptions(time_format=time_format, input_gaps=input_gaps, repeats=repeats)
+        options = ReadingOptions(
+            time_format=time_format, input_gaps=input_gaps, repeats=repeats, input_interval=input_interval
+        )
         assembled = assemble(cls, [table], ["0"], roles, time_unit, units or {}, options=options)
         check_trajectories(constants, assembled.data.trajectories)
         return with_covariates(with_sigma(assembled, sigma, states), constants, units or {})

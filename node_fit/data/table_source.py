@@ -68,7 +68,7 @@ class Table:
     - `time_of_day`: column of times of day, if the `time` column holds only dates.
     - `occasion`: column that separates the records of one subject; `trajectory` names the subject.
     - `header`, `first_row`, `decimal`, `missing`, `sheet`, `time_format`, `input_gaps`, `repeats`, `row_order`: layout
-      of the table, as in `Dataset.from_file`; detected by default.
+      of the table, as in `Dataset.from_file`; detected by default. `input_interval`: as there.
 
     **Raises:** `ValueError` if a number is out of range, `path` is missing, or roles of columns contradict each other.
     """
@@ -111,6 +111,7 @@ class Table:
     input_gaps: str | Mapping[str, str] = "auto"
     repeats: str = "auto"
     row_order: str = "auto"
+    input_interval: str | Mapping[str, str] = "after"
 
     def __post_init__(self):
         if not self.noise >= 0:
@@ -155,6 +156,7 @@ class Table:
             input_gaps=self.input_gaps,
             repeats=self.repeats,
             row_order=self.row_order,
+            input_interval=self.input_interval,
         )
 
     @property

@@ -8,16 +8,19 @@ import functools
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.facts import Facts
 from ..data.inputs import Interpolations, are_held
 from ..data.scaling import Scaler
+from ..evaluation.metrics import score_predictions
 from ..model.make_model import is_equations_alone
 from ..options.options import Options
 from ..sysid.linear_model import linear_models
 from .resolve import ENCODER_ROWS, LONG_RECORD
-from .uncompiled import CLEAR_LEAD, fit_without_compiling
+from .uncompiled import CLEAR_LEAD, FirstFit, fit_without_compiling
 
 # Rows and number of the windows to which linear systems are fitted; they are few, since two fits precede any other.
 RESPONSE_ROWS, RESPONSES = 64, 32
@@ -32,10 +35,12 @@ def with_responses(facts: Facts, options: Options, train: Dataset) -> Facts:
     if not facts.driven or options.solver.inputs != "auto":
         return facts
     if is_equations_alone(options.field):
-        fitted = fit_without_compiling(options.field, {"train": few_rows(train)}, "train")
-        if fitted is None or fitted.gain == 1:
+        part = few_rows(train)
+        fitted = fit_without_compiling(options.field, {"train": part}, "train")
+        if fitted is None:
             return facts
-        return with_inputs(facts, fitted.inputs, "the equations", fitted.gain)
+        facts = facts if fitted.gain == 1 else with_inputs(facts, fitted.inputs, "the equations", fitted.gain)
+        return hint_at_interval_before(facts, fitted, options.field, part)
     ratio = respond_as_held(train)
     return facts if ratio == 1 else with_inputs(facts, "hold", "a linear system", ratio)
 
@@ -46,6 +51,28 @@ def few_rows(train: Dataset) -> Dataset:
     if longest <= EQUATION_ROWS:
         return train
     return train.windows(EQUATION_ROWS, longest // EQUATION_WINDOWS).sample(EQUATION_WINDOWS)
+
+
+def hint_at_interval_before(facts: Facts, fitted: FirstFit, field: object, train: Dataset) -> Facts:
+    """Returns the facts with a hint if the equations rather respond to the inputs of the next rows.
+
+    Loggers give means of the time since the row before, which hold before their row and not after it.
+    """
+    later = replace(train, us=np.concatenate([train.us[:, 1:], train.us[:, -1:]], axis=1))
+    shifted = fit_without_compiling(field, {"train": later}, "train", inputs="hold")
+    ratio = 1.0 if shifted is None else error_of(fitted, train) / error_of(shifted, train)
+    if ratio < CLEAR_RATIO or 2 * int(train.mask.sum()) * math.log(ratio) < CLEAR_LEAD:
+        return facts
+    hint = (
+        f"held inputs of the next row make the error {ratio:.2g} times smaller: data.input_interval=before, if a row "
+        "gives their mean since the row before"
+    )
+    return replace(facts, inputs_reason=f"{facts.inputs_reason}; {hint}")
+
+
+def error_of(fitted: FirstFit, data: Dataset) -> float:
+    """Returns the root mean square error of a fit, in standard deviations of each state."""
+    return score_predictions(data, fitted.at_rows("train")).nrmse
 
 
 def with_inputs(facts: Facts, inputs: Interpolations, subject: str, ratio: float) -> Facts:

@@ -1,29 +1,33 @@
 """Counts driven systems with known equations for which a fit finds how their inputs behave between rows.
 
-    python scripts/accuracy/inputs_between_rows.py [--seeds 2] [--noise 0.01 0.05] [--only NAME ...]
+    python scripts/accuracy/inputs_between_rows.py [--hints] [--seeds 2] [--noise 0.01 0.05] [--only NAME ...]
 
 Each record is simulated with inputs that are held between rows, and again with inputs on lines; the fit does not know
 which. The table counts the choices of fits of the equations, and gives the median error of their constants with the
 choice, and with what the inputs look like. Where both interpolations fit equally well, no choice is wrong: these
 records are counted apart. The last column counts the records whose inputs are held in fits without equations, because
-they look so or linear systems respond so.
+they look so or linear systems respond so. `--hints` counts hints at inputs that hold before their rows instead: for
+records with held inputs, with linear ones, and with held inputs that the table gives a row later.
 """
 
 import argparse
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from node_fit.data.dataset import Dataset
+from node_fit.data.facts import Facts
 from node_fit.data.inputs import are_held, interpolate_input
 from node_fit.discover.formulas import read_tape
 from node_fit.discover.search import solve_or_give_up
-from node_fit.fitting.held_inputs import respond_as_held
+from node_fit.fitting.held_inputs import respond_as_held, with_responses
 from node_fit.fitting.uncompiled import fit_without_compiling
 from node_fit.model.fields.known import Known
+from node_fit.options.options import Options
 
 Inputs = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 
@@ -118,12 +122,39 @@ def draw_record(system: System, inputs: Inputs, kind: str, noise: float, seed: i
     return Dataset.from_arrays(t, ys[None], us=u[None, :, None], states=list(system.measured), inputs=["u"])
 
 
+def count_hints(names: Sequence[str], noises: Sequence[float], seeds: int) -> None:
+    print(f"{'inputs':12} {'records':>8} {'hold':>6} {'linear':>6} {'before':>6}")
+    for name, inputs in INPUTS.items():
+        hints, records = dict.fromkeys((*KINDS, "before"), 0), 0
+        for (title, system), noise, seed in itertools.product(SYSTEMS.items(), noises, range(seeds)):
+            if names and not title.startswith(tuple(names)):
+                continue
+            hidden = [state for state in system.equations if state not in system.measured]
+            options, records = Options(field=field_of(system), hidden=hidden or 0), records + 1
+            for kind in hints:
+                data = draw_record(system, inputs, "hold" if kind == "before" else kind, noise, seed)
+                if kind == "before":
+                    data = replace(data, us=np.concatenate([data.us[:, :1], data.us[:, :-1]], axis=1))
+                reason = with_responses(Facts.of(data), options, data).inputs_reason
+                hints[kind] += "input_interval" in reason
+        print(f"{name:12} {records:8} {hints['hold']:6} {hints['linear']:6} {hints['before']:6}", flush=True)
+
+
+def field_of(system: System) -> functools.partial:
+    """Returns the equations with first values that are too small."""
+    constants = {name: 0.7 * value for name, value in system.constants.items()}
+    return functools.partial(Known, equations=system.equations, constants=constants)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2, help="draws of the inputs and of the noise")
     parser.add_argument("--noise", type=float, nargs="*", default=[0.01, 0.05], help="shares of the spread")
     parser.add_argument("--only", nargs="*", default=[], help="names of systems, or how they begin")
+    parser.add_argument("--hints", action="store_true", help="count hints at inputs that hold before their rows")
     given = parser.parse_args()
+    if given.hints:
+        return count_hints(given.only, given.noise, given.seeds)
     print(
         f"{'inputs':12} {'truth':8} {'records':>8} {'right':>6} {'alike':>6} {'wrong':>6} {'error':>8} {'by looks':>9}"
     )
@@ -133,9 +164,7 @@ def main() -> None:
             for title, system in SYSTEMS.items():
                 if given.only and not title.startswith(tuple(given.only)):
                     continue
-                field = functools.partial(
-                    Known, equations=system.equations, constants={key: 0.7 * c for key, c in system.constants.items()}
-                )
+                field = field_of(system)
                 for noise in given.noise:
                     for seed in range(given.seeds):
                         data = draw_record(system, inputs, kind, noise, seed)

@@ -1848,6 +1848,27 @@ MUTANTS = (
         ("tests/fitting/test_held_inputs.py",),
     ),
     Mutant(
+        "inputs: a hint at the interval before",
+        "node_fit/fitting/held_inputs.py",
+        "if ratio < CLEAR_RATIO or 2 * int(train.mask.sum()) * math.log(ratio) < CLEAR_LEAD:",
+        "if False:",
+        ("tests/fitting/test_held_inputs.py",),
+    ),
+    Mutant(
+        "inputs: the interval before",
+        "node_fit/data/tables/assembly.py",
+        'if options.interval_of(name) == "before":',
+        "if False:",
+        ("tests/data/test_as_written.py",),
+    ),
+    Mutant(
+        "inputs: options that name another column",
+        "node_fit/data/tables/assembly.py",
+        "    options.check_inputs(roles.inputs)\n",
+        "",
+        ("tests/data/test_as_written.py",),
+    ),
+    Mutant(
         "inputs: gaps beside moving inputs",
         "node_fit/data/gaps.py",
         " & np.array(data.held_inputs)",

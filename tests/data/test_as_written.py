@@ -290,6 +290,23 @@ def test_an_input_that_moves_on_is_linear_between_its_rows(tmp_path):
     np.testing.assert_allclose(data.us[0, :, 0], np.interp(np.arange(115) / 6, np.arange(20), known), atol=1e-12)
 
 
+@pytest.mark.parametrize("interval", ["before", {"u": "before"}])
+def test_an_input_can_hold_before_its_row(tmp_path, interval):
+    """In order of time, within each trajectory, and after gaps are filled."""
+    text = "id,t,x,u,v\na,1,1,5,8\na,0,1,4,7\nb,0,1,1,7\na,2,1,6,9\nb,1,1,,8\nb,2,1,3,9\n"
+    options = {"inputs": ["u", "v"], "trajectory": "id", "row_order": "sorted", "input_gaps": "linear"}
+    data = read(tmp_path, text, input_interval=interval, **options)
+    assert data.us[..., 0].tolist() == [[5, 6, 6], [2, 3, 3]]
+    assert data.us[0, :, 1].tolist() == ([8, 9, 9] if interval == "before" else [7, 8, 9])
+
+
+@pytest.mark.parametrize("option", ["input_gaps", "input_interval"])
+def test_an_option_of_an_input_names_one(tmp_path, option):
+    choice = {"input_gaps": "hold", "input_interval": "before"}[option]
+    with pytest.raises(ValueError, match=f"a name in {option} must be one of u, got 'w'"):
+        read(tmp_path, GAPS, inputs=["u"], **{option: {"w": choice}})
+
+
 def test_an_input_must_be_known_somewhere_in_a_trajectory(tmp_path):
     text = "id,t,x,u\na,0,1,1\na,1,1,\nb,0,1,\nb,1,1,\n"
     with pytest.raises(
@@ -298,6 +315,8 @@ def test_an_input_must_be_known_somewhere_in_a_trajectory(tmp_path):
         read(tmp_path, text, inputs=["u"], trajectory="id")
     with pytest.raises(ValueError, match=r"input_gaps\.u must be one of auto, linear, hold, none"):
         read(tmp_path, text, inputs=["u"], input_gaps={"u": "spline"})
+    with pytest.raises(ValueError, match="input_interval must be one of after, before, got 'past'"):
+        read(tmp_path, text, inputs=["u"], input_interval="past")
 
 
 def test_standard_deviations_of_a_wide_table_go_with_its_series(tmp_path):

@@ -88,6 +88,20 @@ def test_equations_of_a_long_record_are_fitted_to_windows_of_it():
     assert with_responses(Facts.of(lines), options, lines).inputs == "linear"
 
 
+def test_means_of_the_past_interval_are_hinted_at():
+    """A logger gives the input of the past interval, which equations with the inputs of a row can't follow."""
+    options = nf.Options(field=known_room(), hidden=["w"])
+    for kind in ("hold", "linear"):
+        data = room(kind)
+        assert "input_interval" not in with_responses(Facts.of(data), options, data).inputs_reason
+    data = room("hold")
+    logged = replace(data, us=np.concatenate([data.us[:, :1], data.us[:, :-1]], axis=1))
+    reason = with_responses(Facts.of(logged), options, logged).inputs_reason
+    assert "held inputs of the next row make the error " in reason and "data.input_interval=before" in reason
+    beside = nf.Options(field=partial(nf.Known, equations={"T": "c"}, constants={"c": 1.0}))  # Responds to none.
+    assert "input_interval" not in with_responses(Facts.of(data), beside, data).inputs_reason
+
+
 @pytest.mark.parametrize("kind", ["hold", "linear"])
 def test_a_fit_takes_the_inputs_to_which_its_equations_respond(kind):
     """The other way round, too: two levels look held, but are lines between rows here."""

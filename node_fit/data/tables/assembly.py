@@ -232,9 +232,14 @@ def assemble(
     if roles.observable is None and not is_mean:
         check_order(tables, t, order, codes, trajectories, roles)
     rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    options.check_inputs(roles.inputs)
     for i, name in enumerate(roles.inputs):
         u[:, i], note = bridge_input(tables, t, u[:, i], rows, source, name, options.gap_of(name))
         notes += note
+        if options.interval_of(name) == "before":
+            # What the next row gives holds from this row on; nothing is known of the time after the last row.
+            for row in rows:
+                u[row[:-1], i] = u[row[1:], i]
     inputs = (*roles.inputs, *roles.covariates)
     u = np.concatenate([u, c], axis=1)
     units = {name: text for table in tables for name, text in table.units.items()} | units

@@ -8,6 +8,7 @@ from ...runtime.validation import check_argument, check_choice, is_mapping
 DECIMAL_MARKS = (".", ",")
 TIME_FORMATS = ("number", "timestamp", "hh:mm:ss", "hh:mm", "mm:ss", "unix_s", "unix_ms", "unix_us", "unix_ns")
 GAPS = ("auto", "linear", "hold", "none")
+INTERVALS = ("after", "before")
 REPEAT_RULES = ("auto", "mean", "none")
 ROW_ORDERS = ("auto", "written", "sorted")
 
@@ -31,6 +32,9 @@ class ReadingOptions:
       takes the mean if at least half of the times repeat.
     - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` reverses rows in descending order.
 
+    - `input_interval`: the interval for which a row gives the value of an input: `after` the row, or `before` it, as
+      loggers give means of the time since the row before; or one of these for each input, by name.
+
     **Raises:** `ValueError` if a value is not allowed.
     """
 
@@ -43,6 +47,7 @@ class ReadingOptions:
     input_gaps: str | Mapping[str, str] = "auto"
     repeats: str = "auto"
     row_order: str = "auto"
+    input_interval: str | Mapping[str, str] = "after"
 
     def __post_init__(self):
         check_argument("missing", self.missing, Sequence[str | float] | None, "a list of words or numbers")
@@ -64,15 +69,28 @@ class ReadingOptions:
         for key, known in choices.items():
             check_argument(key, getattr(self, key), str | None, f"one of {', '.join(known)}")
             check_choice(key, getattr(self, key), known)
-        gaps = dict(self.input_gaps) if is_mapping(self.input_gaps) else {"": self.input_gaps}
-        for name, gap in gaps.items():
-            key = f"input_gaps.{name}" if name else "input_gaps"
-            check_argument(key, gap, str, f"one of {', '.join(GAPS)}")
-            check_choice(key, gap, GAPS)
+        for option, known in (("input_gaps", GAPS), ("input_interval", INTERVALS)):
+            given = getattr(self, option)
+            for name, choice in (given if is_mapping(given) else {"": given}).items():
+                key = f"{option}.{name}" if name else option
+                check_argument(key, choice, str, f"one of {', '.join(known)}")
+                check_choice(key, choice, known)
+
+    def check_inputs(self, names: Sequence[str]) -> None:
+        """Raises a `ValueError` if an option names a column that is no input."""
+        for option in ("input_gaps", "input_interval"):
+            given = getattr(self, option)
+            for name in given if is_mapping(given) else ():
+                check_choice(f"a name in {option}", name, names)
 
     def gap_of(self, name: str) -> str:
         """Returns how gaps of the input `name` are filled."""
         return self.input_gaps if isinstance(self.input_gaps, str) else self.input_gaps.get(name, "auto")
+
+    def interval_of(self, name: str) -> str:
+        """Returns the interval for which a row gives the value of the input `name`."""
+        given = self.input_interval
+        return given if isinstance(given, str) else given.get(name, "after")
 
 
 AS_RECOGNISED = ReadingOptions()
