@@ -178,14 +178,15 @@ def check_residuals(
 def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma") -> str | None:
     """Describes why residuals are more than noise; None if they are not.
 
-    Tests whether neighbours are too similar, trajectories differ, or residuals exceed their known deviation, each at a
-    risk of 1 % over all states.
+    Tests whether neighbours are too similar, residuals depend on an input, trajectories differ, or residuals exceed
+    their known deviation, each at a risk of 1 % over all states.
 
     **Arguments:** `noise_source`: config key that specifies the noise level.
     """
     channels = checks.channels
     limit = RISK / max(len(channels), 1)
-    misfits = [sentence[0].lower() + sentence[1:-1] for sentence in neighbours_in_words(channels)]
+    sentences = neighbours_in_words(channels) + inputs_in_words(channels)
+    misfits = [sentence[0].lower() + sentence[1:-1] for sentence in sentences]
     differing = [name for name, check in channels.items() if check.pattern is not None and check.pattern < limit]
     if differing:
         misfits.append(

@@ -1869,6 +1869,13 @@ MUTANTS = (
         ("tests/data/test_as_written.py",),
     ),
     Mutant(
+        "inputs: residuals that depend on them",
+        "node_fit/evaluation/residuals.py",
+        "sentences = neighbours_in_words(channels) + inputs_in_words(channels)",
+        "sentences = neighbours_in_words(channels)",
+        ("tests/evaluation/test_residuals.py",),
+    ),
+    Mutant(
         "inputs: gaps beside moving inputs",
         "node_fit/data/gaps.py",
         " & np.array(data.held_inputs)",

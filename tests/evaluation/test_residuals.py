@@ -194,6 +194,18 @@ def misfit(values, sigma=None):
     return describe_misfit(check_residuals(data, np.zeros_like(ys), Scaler.from_dataset(data, identity=True)))
 
 
+@pytest.mark.parametrize("share", [0.0, 0.7])
+def test_residuals_that_depend_on_an_input_are_no_noise(share):
+    """Neighbours are independent, as the input is new in each row."""
+    rng = np.random.default_rng(3)
+    us, noise = rng.uniform(size=(2, 80, 1))
+    ys = (noise + share * us)[None]
+    data = nf.Dataset.from_arrays(np.arange(80.0), ys, us[None], states=["x"], inputs=["u"])
+    found = describe_misfit(check_residuals(data, np.full_like(ys, ys.mean()), Scaler.from_dataset(data)))
+    assert (found is not None) == (share > 0)
+    assert share == 0 or found.startswith("the residuals of x depend on the input u (rank correlation 0.")
+
+
 def test_few_rows_tell_of_neighbours_that_are_alike():
     """Twelve rows: noise is rarely accused, and half a wave of three times the noise is found."""
     draws = [np.random.default_rng(seed).normal(size=12) for seed in range(300)]
