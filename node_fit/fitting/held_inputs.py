@@ -60,7 +60,7 @@ def hint_at_interval_before(facts: Facts, fitted: FirstFit, field: object, train
     """
     later = replace(train, us=np.concatenate([train.us[:, 1:], train.us[:, -1:]], axis=1))
     shifted = fit_without_compiling(field, {"train": later}, "train", inputs="hold")
-    ratio = 1.0 if shifted is None else error_of(fitted, train) / error_of(shifted, train)
+    ratio = 1.0 if shifted is None else error_at_rows(fitted, train) / error_at_rows(shifted, train)
     if ratio < CLEAR_RATIO or 2 * int(train.mask.sum()) * math.log(ratio) < CLEAR_LEAD:
         return facts
     hint = (
@@ -70,7 +70,7 @@ def hint_at_interval_before(facts: Facts, fitted: FirstFit, field: object, train
     return replace(facts, inputs_reason=f"{facts.inputs_reason}; {hint}")
 
 
-def error_of(fitted: FirstFit, data: Dataset) -> float:
+def error_at_rows(fitted: FirstFit, data: Dataset) -> float:
     """Returns the root mean square error of a fit, in standard deviations of each state."""
     return score_predictions(data, fitted.at_rows("train")).nrmse
 
