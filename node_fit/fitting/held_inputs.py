@@ -6,6 +6,7 @@ systems with a hidden state decide, whose steps are exact for held and for linea
 
 import functools
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -22,35 +23,42 @@ from ..sysid.linear_model import linear_models
 from .resolve import ENCODER_ROWS, LONG_RECORD
 from .uncompiled import CLEAR_LEAD, FirstFit, fit_without_compiling
 
-# Rows and number of the windows to which linear systems are fitted; they are few, since two fits precede any other.
-RESPONSE_ROWS, RESPONSES = 64, 32
-# Maximum number of rows to which equations are fitted at once, and number of such windows of a longer record.
-EQUATION_ROWS, EQUATION_WINDOWS = 100, 4
+# Rows and number of the windows to which linear systems are fitted, and maximum number of states and inputs; all are
+# few, since two fits precede any other.
+RESPONSE_ROWS, RESPONSES, MOST_SIGNALS = 64, 32, 5
+# Maximum number of rows of a window to which equations are fitted, and number of such windows.
+EQUATION_ROWS, EQUATION_WINDOWS = 100, 3
 # Minimum ratio of the errors of linear systems; their own error exceeds smaller differences.
 CLEAR_RATIO = 1.1
 
 
 def with_responses(facts: Facts, options: Options, train: Dataset) -> Facts:
     """Returns the facts with the interpolation of inputs to which states respond, if it is clearly another."""
-    if not facts.driven or options.solver.inputs != "auto":
+    if facts.driven and options.solver.inputs == "auto":
+        with suppress(Exception):  # A fit must not fail because of a trial; it reports what is wrong itself.
+            if is_equations_alone(options.field):
+                return with_responses_of(facts, options.field, few_rows(train))
+            if (ratio := respond_as_held(train)) > 1:
+                return with_inputs(facts, "hold", "a linear system", ratio)
+    return facts
+
+
+def with_responses_of(facts: Facts, field: object, train: Dataset) -> Facts:
+    """Returns the facts with the interpolation to which the states of known equations respond."""
+    fitted = None if len(train.states) > MOST_SIGNALS else fit_without_compiling(field, {"train": train}, "train")
+    if fitted is None:
         return facts
-    if is_equations_alone(options.field):
-        part = few_rows(train)
-        fitted = fit_without_compiling(options.field, {"train": part}, "train")
-        if fitted is None:
-            return facts
-        facts = facts if fitted.gain == 1 else with_inputs(facts, fitted.inputs, "the equations", fitted.gain)
-        return hint_at_interval_before(facts, fitted, options.field, part)
-    ratio = respond_as_held(train)
-    return facts if ratio == 1 else with_inputs(facts, "hold", "a linear system", ratio)
+    facts = facts if fitted.gain == 1 else with_inputs(facts, fitted.inputs, "the equations", fitted.gain)
+    return hint_at_interval_before(facts, fitted, field, train)
 
 
 def few_rows(train: Dataset) -> Dataset:
-    """Returns windows of a long record, spread over it; NumPy takes too few steps between the rows of a whole one."""
+    """Returns a few trajectories, or windows of long ones: NumPy takes few steps between many rows."""
     longest = int(train.lengths.max())
-    if longest <= EQUATION_ROWS:
-        return train
-    return train.windows(EQUATION_ROWS, longest // EQUATION_WINDOWS).sample(EQUATION_WINDOWS)
+    # Windows have no starts for states that were dosed before them.
+    if longest > EQUATION_ROWS and train.events is None:
+        train, longest = train.windows(EQUATION_ROWS, longest // EQUATION_WINDOWS), EQUATION_ROWS
+    return train.sample(max(EQUATION_WINDOWS * EQUATION_ROWS // longest, 1))
 
 
 def hint_at_interval_before(facts: Facts, fitted: FirstFit, field: object, train: Dataset) -> Facts:
@@ -61,7 +69,7 @@ def hint_at_interval_before(facts: Facts, fitted: FirstFit, field: object, train
     later = replace(train, us=np.concatenate([train.us[:, 1:], train.us[:, -1:]], axis=1))
     shifted = fit_without_compiling(field, {"train": later}, "train", inputs="hold")
     ratio = 1.0 if shifted is None else error_at_rows(fitted, train) / error_at_rows(shifted, train)
-    if ratio < CLEAR_RATIO or 2 * int(train.mask.sum()) * math.log(ratio) < CLEAR_LEAD:
+    if not (ratio > CLEAR_RATIO and 2 * int(train.mask.sum()) * math.log(ratio) > CLEAR_LEAD):
         return facts
     hint = (
         f"held inputs of the next row make the error {ratio:.2g} times smaller: data.input_interval=before, if a row "
@@ -90,7 +98,8 @@ def respond_as_held(train: Dataset) -> float:
     """
     looks, inputs = train.input_interpolation[0], len(train.inputs)
     longest = int(train.lengths.max())
-    if all(are_held(looks, inputs)) or train.events is not None or longest < LONG_RECORD * ENCODER_ROWS:
+    is_short, is_wide = longest < LONG_RECORD * ENCODER_ROWS, len(train.states) + inputs > MOST_SIGNALS
+    if all(are_held(looks, inputs)) or train.events is not None or is_short or is_wide:
         return 1.0
     scaler, errors = Scaler.from_dataset(train), dict[Interpolations, float]()
     rows = min(longest // 2, RESPONSE_ROWS) + ENCODER_ROWS - 1

@@ -151,11 +151,8 @@ class Solver(eqx.Module):
         check_choice("method", method, METHODS)
         check_choice("stepping", stepping, STEPPINGS)
         check_choice("adjoint", adjoint, ADJOINTS)
-        if isinstance(inputs, str):
-            check_choice("inputs", inputs, (*INTERPOLATIONS, AUTO))
-        else:
-            for kind in inputs:
-                check_choice("inputs", kind, INTERPOLATIONS)
+        for kind in (inputs,) if isinstance(inputs, str) else inputs:
+            check_choice("inputs", kind, (*INTERPOLATIONS, AUTO))
         check_choice("march", march, MARCHES)
         for key, value in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
             check_positive(key, value)

@@ -1831,7 +1831,7 @@ MUTANTS = (
         "node_fit/fitting/held_inputs.py",
         "ratio if lead > CLEAR_LEAD and ratio > CLEAR_RATIO else 1.0",
         "ratio",
-        ("tests/fitting/test_held_inputs.py",),
+        ("tests/fitting/test_input_responses.py",),
     ),
     Mutant(
         "inputs: the response of equations",
@@ -1843,16 +1843,16 @@ MUTANTS = (
     Mutant(
         "inputs: a given interpolation",
         "node_fit/fitting/held_inputs.py",
-        'if not facts.driven or options.solver.inputs != "auto":',
-        "if not facts.driven:",
-        ("tests/fitting/test_held_inputs.py",),
+        'if facts.driven and options.solver.inputs == "auto":',
+        "if facts.driven:",
+        ("tests/fitting/test_input_responses.py",),
     ),
     Mutant(
         "inputs: a hint at the interval before",
         "node_fit/fitting/held_inputs.py",
-        "if ratio < CLEAR_RATIO or 2 * int(train.mask.sum()) * math.log(ratio) < CLEAR_LEAD:",
+        "if not (ratio > CLEAR_RATIO and 2 * int(train.mask.sum()) * math.log(ratio) > CLEAR_LEAD):",
         "if False:",
-        ("tests/fitting/test_held_inputs.py",),
+        ("tests/fitting/test_input_responses.py",),
     ),
     Mutant(
         "inputs: the interval before",

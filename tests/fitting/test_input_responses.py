@@ -3,6 +3,8 @@
 import itertools
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from scipy.linalg import expm
 
 import node_fit as nf
 from node_fit.data.facts import Facts
+from node_fit.fitting import held_inputs
 from node_fit.fitting.held_inputs import (
     CLEAR_RATIO,
     EQUATION_ROWS,
@@ -71,6 +74,30 @@ def test_uneven_rows_are_interpolated_first():
 )
 def test_other_records_keep_what_their_inputs_look_like(data):
     assert respond_as_held(data) == 1
+
+
+def test_a_failing_trial_fails_no_fit(monkeypatch):
+    monkeypatch.setattr(held_inputs, "linear_models", Mock(side_effect=np.linalg.LinAlgError("singular")))
+    data = room("hold", rows=79)
+    assert with_responses(Facts.of(data), nf.Options(), data) == Facts.of(data)
+    monkeypatch.setattr(held_inputs, "score_predictions", lambda *_: SimpleNamespace(nrmse=0.0))
+    options = nf.Options(field=known_room(), hidden=["w"])
+    assert with_responses(Facts.of(data), options, data) == Facts.of(data)
+
+
+def test_records_with_doses_stay_whole():
+    data = nf.with_events(room("hold", rows=120), [{"time": 2.0, "state": "T", "add": 1.0}])
+    assert np.array_equal(few_rows(data).ts, data.ts)
+
+
+def test_wide_records_are_not_tried(monkeypatch):
+    """Their trials would take longer than some fits."""
+    data = room("hold", rows=78)
+    wide = nf.Dataset.from_arrays(data.ts, data.ys, np.repeat(data.us, 5, axis=2))
+    monkeypatch.setattr(held_inputs, "linear_models", Mock(side_effect=AssertionError))
+    assert respond_as_held(wide) == 1
+    with pytest.raises(AssertionError):
+        respond_as_held(data)
 
 
 def test_a_given_interpolation_is_kept():
