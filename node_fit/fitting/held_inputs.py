@@ -26,6 +26,8 @@ from .uncompiled import CLEAR_LEAD, FirstFit, fit_without_compiling
 # Rows and number of the windows to which linear systems are fitted, and maximum number of states and inputs; all are
 # few, since two fits precede any other.
 RESPONSE_ROWS, RESPONSES, MOST_SIGNALS = 64, 32, 5
+# Maximum ratio of even rows to measured ones, since uneven rows are interpolated.
+MOST_HOLES = 5
 # Maximum number of rows of a window to which equations are fitted, and number of such windows.
 EQUATION_ROWS, EQUATION_WINDOWS = 100, 3
 # Minimum ratio of the errors of linear systems; their own error exceeds smaller differences.
@@ -91,6 +93,7 @@ def with_inputs(facts: Facts, inputs: Interpolations, subject: str, ratio: float
 
 # The fits of a race share the answer.
 @functools.lru_cache(maxsize=1)
+@np.errstate(all="ignore")
 def respond_as_held(train: Dataset) -> float:
     """Returns the ratio of the errors of linear systems with inputs as they look and with held ones; 1 if not clear.
 
@@ -99,7 +102,8 @@ def respond_as_held(train: Dataset) -> float:
     looks, inputs = train.input_interpolation[0], len(train.inputs)
     longest = int(train.lengths.max())
     is_short, is_wide = longest < LONG_RECORD * ENCODER_ROWS, len(train.states) + inputs > MOST_SIGNALS
-    if all(are_held(looks, inputs)) or train.events is not None or is_short or is_wide:
+    has_holes = float(np.ptp(train.ts, axis=1).max()) > MOST_HOLES * longest * train.median_step
+    if all(are_held(looks, inputs)) or train.events is not None or is_short or is_wide or has_holes:
         return 1.0
     scaler, errors = Scaler.from_dataset(train), dict[Interpolations, float]()
     rows = min(longest // 2, RESPONSE_ROWS) + ENCODER_ROWS - 1

@@ -90,12 +90,13 @@ def test_records_with_doses_stay_whole():
     assert np.array_equal(few_rows(data).ts, data.ts)
 
 
-def test_wide_records_are_not_tried(monkeypatch):
-    """Their trials would take longer than some fits."""
+def test_wide_records_and_large_holes_are_not_tried(monkeypatch):
+    """Their trials would take longer than some fits, or much memory."""
     data = room("hold", rows=78)
+    far = replace(data, ts=data.ts + 1e9 * (np.arange(78) > 40))
     wide = nf.Dataset.from_arrays(data.ts, data.ys, np.repeat(data.us, 5, axis=2))
     monkeypatch.setattr(held_inputs, "linear_models", Mock(side_effect=AssertionError))
-    assert respond_as_held(wide) == 1
+    assert respond_as_held(wide) == respond_as_held(far) == 1
     with pytest.raises(AssertionError):
         respond_as_held(data)
 
