@@ -239,7 +239,8 @@ class Case:
         if self.scaler is None:
             return None
         checks = check_residuals(self.weighted_splits["train"], self.predicted["train"], self.scaler)
-        description = describe_misfit(checks, self.noise_source)
+        # The tiny errors of an interpolation between rows depend on its input, too.
+        description = describe_misfit(checks, self.noise_source, inputs=self.train.nrmse > GOOD_R2)
         outlying = OUTLYING if self.is_outlying else None
         return "; ".join(filter(None, [description, outlying])) or None
 

@@ -175,17 +175,18 @@ def check_residuals(
     return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels)))
 
 
-def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma") -> str | None:
+def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma", *, inputs: bool = True) -> str | None:
     """Describes why residuals are more than noise; None if they are not.
 
     Tests whether neighbours are too similar, residuals depend on an input, trajectories differ, or residuals exceed
     their known deviation, each at a risk of 1 % over all states.
 
-    **Arguments:** `noise_source`: config key that specifies the noise level.
+    **Arguments:** `noise_source`: config key that specifies the noise level. `inputs`: whether a dependence on an input
+    counts.
     """
     channels = checks.channels
     limit = RISK / max(len(channels), 1)
-    sentences = neighbours_in_words(channels) + inputs_in_words(channels)
+    sentences = neighbours_in_words(channels) + (inputs_in_words(channels) if inputs else [])
     misfits = [sentence[0].lower() + sentence[1:-1] for sentence in sentences]
     differing = [name for name, check in channels.items() if check.pattern is not None and check.pattern < limit]
     if differing:

@@ -1871,9 +1871,16 @@ MUTANTS = (
     Mutant(
         "inputs: residuals that depend on them",
         "node_fit/evaluation/residuals.py",
-        "sentences = neighbours_in_words(channels) + inputs_in_words(channels)",
+        "sentences = neighbours_in_words(channels) + (inputs_in_words(channels) if inputs else [])",
         "sentences = neighbours_in_words(channels)",
         ("tests/evaluation/test_residuals.py",),
+    ),
+    Mutant(
+        "inputs: tiny residuals that depend on them",
+        "node_fit/evaluation/case.py",
+        "inputs=self.train.nrmse > GOOD_R2)",
+        "inputs=True)",
+        ("tests/evaluation/test_diagnosis.py",),
     ),
     Mutant(
         "inputs: gaps beside moving inputs",

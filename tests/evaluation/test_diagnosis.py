@@ -674,6 +674,18 @@ def test_few_rows_do_not_tell_noise_from_what_equations_lack(rows, noise, few):
     assert ("only more data would help" in found.sentence) != few
 
 
+@pytest.mark.parametrize(("share", "kind"), [(0.0, "noise-limited"), (0.1, "misfit"), (3e-4, "good")])
+def test_what_a_law_leaves_does_not_depend_on_an_input(share, kind):
+    """The input is new in each row, so neighbours are independent; tiny errors, as of interpolation, are none."""
+    rng, ts = np.random.default_rng(2), np.linspace(0, 6, 60)
+    us, exact = rng.uniform(-1, 1, 60), 2 * np.exp(-ts)
+    noise = 0.15 * rng.standard_normal(60) if share == 0 else 0.1 * share * rng.standard_normal(60)
+    data = dataclasses.replace(series(exact + noise + share * us, ts), us=us[None, :, None], inputs=("u",))
+    found = of_law(data, exact[None, :, None])
+    assert found.kind == kind
+    assert ("depend on the input u" in found.sentence) == (kind == "misfit")
+
+
 def test_what_a_law_leaves_is_noise_or_it_is_wrong():
     """R² 0.99, and residuals whose neighbours are alike; of a network, the same is close."""
     ts = np.linspace(0, 6, 60)
