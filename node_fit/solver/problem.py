@@ -78,7 +78,7 @@ def interpolate(
 
     - `t`: a time.
     - `ts`: increasing times, shape `(time,)`; padding repeats the last one.
-    - `us`: inputs at these times, shape `(time, ...)`.
+    - `us`: inputs at these times, shape `(time, ..., input)`.
     - `kind`: `linear`, `hold` for the last measured value (zero-order hold), or `cubic` for cubic Hermite polynomials
       whose slope at a measured time is that of the parabola through it and its neighbours; or one of them for each
       input.
