@@ -175,8 +175,9 @@ def print_error(error: Exception) -> None:
     print(f"error: {sentence or type(error).__name__}", file=sys.stderr)
 
 
-# Suffixes of data files that need no key on the command line.
-ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS)
+# Kinds of source by the suffixes of their models, and suffixes of all files that need no key on the command line.
+MODEL_FILES = {".yaml": "petab", ".yml": "petab", ".xml": "sbml", ".sbml": "sbml"}
+ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS, *MODEL_FILES)
 # Keys whose values name columns.
 TABLE_COLUMNS = (
     "data.time",
@@ -208,6 +209,9 @@ def complete(words: list[str], program: str) -> list[str]:
     files, words = without_files(words)
     by_key = {word.lstrip("+").partition("=")[0]: word for word in find_overrides(words)}
     check_data_is_no_file(by_key.get("data", ""))
+    if not files and (word := find_path_without_source(words, by_key)):
+        files, words = [word.partition("=")[2].strip("'\"")], [other for other in words if other != word]
+        del by_key["data.path"]
     if not files:
         return join_overrides(words)
     added, sentence = keys_of_option(files, by_key)
@@ -254,6 +258,18 @@ def check_data_is_no_file(word: str) -> None:
     name = word.partition("=")[2].strip("'\"")
     if name and is_table(name):
         raise ConfigError(f"{word} names a file, and data names a kind of source; write the file alone: {name}.")
+
+
+def find_path_without_source(words: list[str], by_key: Mapping[str, str]) -> str | None:
+    """Returns `data.path=mine.csv` if nothing says what kind of source it is: the record shipped by default is another.
+
+    **Arguments:** `by_key`: overrides by key.
+    """
+    sources = {"data", "experiment", "resume"} & set(by_key)
+    own_config = get_args_parser().parse_known_args(words)[0].config_name
+    word = by_key.get("data.path", "")
+    is_file = Path(word.partition("=")[2].strip("'\"")).is_file()
+    return word if is_file and not sources and own_config is None else None
 
 
 def without_files(words: list[str]) -> tuple[list[str], list[str]]:
@@ -307,9 +323,13 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
 
     **Arguments:** `given`: the command's overrides by key, which set the role of some columns.
     """
+    models = [file for file in files if Path(file).suffix.lower() in MODEL_FILES]
+    source = MODEL_FILES[Path(models[0]).suffix.lower()] if models else "table"
     for key in ("data", "data.path"):
-        if key in given and given[key] != "data=table":
+        if key in given and given[key] != f"data={source}":
             raise ConfigError(f"{files[0]} and {given[key]} both name data; leave one of them out.")
+    if models:
+        return keys_of_model(source, models[0], [file for file in files if file != models[0]])
     try:
         path = find_files(files)[0]
         if (dosing := keys_of_doses(path, files, given)) is not None:
@@ -357,6 +377,17 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         clauses.append(f"{others} {verb} left out: inputs, covariates or events, if they matter")
     hints = describe_likely_inputs(reasons, columns.inputs, names)
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
+
+
+def keys_of_model(source: str, model: str, others: Sequence[str]) -> tuple[list[str], str]:
+    """Returns the overrides that read a PEtab problem, or an SBML model with its table, and a sentence about them."""
+    kind = "a PEtab problem" if source == "petab" else "an SBML model"
+    added = [f"data={source}", f"data.path={as_value(model)}"]
+    if source == "sbml" and len(others) == 1:
+        return [*added, f"data.table={as_value(others[0])}"], f"{model} is read as {kind}, {others[0]} as its table"
+    if others:
+        raise ConfigError(f"{model} and {others[0]} both name data; leave one of them out.")
+    return added, f"{model} is read as {kind}"
 
 
 def take_series(columns: Columns, given: Mapping[str, str]) -> Columns:

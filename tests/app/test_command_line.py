@@ -316,6 +316,40 @@ def test_a_file_in_the_place_of_a_source_gets_what_to_type(folder, word):
         complete([word, "seed=1"], "node_fit")
 
 
+def test_a_path_without_a_source_is_a_file(folder):
+    assert complete(["data.path=mine.csv", "seed=1"], "node_fit") == complete(["mine.csv", "seed=1"], "node_fit")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data.path=mine.csv", "data=spiral"],
+        ["data.path=mine.csv", "experiment=cascaded_tanks"],
+        ["data.path=mine.csv", "resume=run"],
+        ["data.path=mine.csv", "-cn", "mine"],
+        ["data.path=not_there.csv"],
+    ],
+)
+def test_a_path_with_a_source_is_an_override(folder, words):
+    assert complete(words, "node_fit") == words
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["p.yaml"], ["data=petab", "data.path=p.yaml"]),
+        (["data.path=p.yml", "seed=1"], ["data=petab", "data.path=p.yml", "seed=1"]),
+        (["p.yaml", "data=petab"], ["data=petab", "data.path=p.yaml"]),
+        (["mine.csv", "m.xml"], ["data=sbml", "data.path=m.xml", "data.table=mine.csv"]),
+        (["m.xml", "data.table=mine.csv"], ["data=sbml", "data.path=m.xml", "data.table=mine.csv"]),
+    ],
+)
+def test_files_of_models_are_sources(folder, words, found):
+    for name in ("p.yaml", "p.yml", "m.xml"):
+        (folder / name).touch()
+    assert complete(words, "node_fit") == found
+
+
 def test_several_files_are_records(folder):
     found = complete(["--data", "mine.csv", "named.csv", "-m", "seed=0,1"], "node_fit")
     assert found[0] == "-m" and "data.path=[mine.csv,named.csv]" in found and found[-1] == "seed=0,1"
@@ -332,6 +366,7 @@ def test_several_files_are_records(folder):
         (["--data"], "--data names no file; write --data mine.csv."),
         (["mine.csv", "data=spiral"], "mine.csv and data=spiral both name data; leave one of them out."),
         (["mine.csv", "data.path=b.csv"], "mine.csv and data.path=b.csv both name data; leave one of them out."),
+        (["p.yaml", "mine.csv"], "p.yaml and mine.csv both name data; leave one of them out."),
         (["mine.csv", "data.inputs=[x,y]"], "mine.csv has the columns 't', 'x', 'y'; it needs one of times and one of"),
     ],
 )

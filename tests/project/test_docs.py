@@ -12,7 +12,7 @@ from helpers.commands import node_fit, python
 from helpers.printed import COMMAND, EXAMPLE, Quote, find_quotes, find_stale_line, is_alike, renew, rewrite
 from hydra import compose, initialize_config_dir
 
-from node_fit.app.launching import with_or_without_plus
+from node_fit.app.launching import MODEL_FILES, with_or_without_plus
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -109,6 +109,7 @@ def headings() -> list[str]:
 
 @pytest.mark.parametrize("command", [*commands(), *headings()])
 def test_commands_compose(command):
-    words = [word for word in shlex.split(command, comments=True) if "=" in word]
+    words = shlex.split(command, comments=True)
+    sources = [f"data={MODEL_FILES[Path(word).suffix]}" for word in words if Path(word).suffix in MODEL_FILES]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"), with_or_without_plus():
-        compose("config", words)
+        compose("config", [*sources[:1], *(word for word in words if "=" in word)])
