@@ -222,7 +222,7 @@ def with_own_events(table: Table, events: str | None) -> Table:
     **Raises:** `ValueError` if the run had events of individual trajectories, and the new data have none.
     """
     if events is not None:
-        return replace(table, events=events)
+        return replace(table, events=events, doses={})
     stored = table.events
     if stored is not None and (
         isinstance(stored, str) or any("trajectory" in row or table.trajectory in row for row in stored)

@@ -188,6 +188,7 @@ TABLE_COLUMNS = (
     "data.covariates",
     "data.trajectory",
     "data.sigma",
+    "data.doses",
 )
 # The column of a dosing table that distinguishes a subject's occasions.
 OCCASION = "OCC"
@@ -196,7 +197,7 @@ ROLES, LABELS = ("states", "inputs", "covariates"), ("time", "time_of_day", "tra
 NAMING_KEYS = (*ROLES, "units", "log", "bounds", "angles", "sigma")
 STATES_BY = {"data.states", "data.observable", "data.series"}
 # Keys with which columns without a role are left out on purpose, or hold values of named states.
-OTHERS_BY = {"data.inputs", "data.covariates", "data.events", "data.observable", "data.series"}
+OTHERS_BY = {"data.inputs", "data.covariates", "data.doses", "data.events", "data.observable", "data.series"}
 PAIRS = {"[": "]", "{": "}", "(": ")"}
 # Maximum number of columns listed by name in the line about a file.
 FEW_COLUMNS = 8
@@ -206,6 +207,7 @@ def complete(words: list[str], program: str) -> list[str]:
     """Returns the words of a command as Hydra reads them, with keys for data files and no `+` before group options."""
     groups = "|".join(shipped_groups())
     words = [re.sub(rf"^\+({groups})=(?!\{{)", r"\1=", word) for word in words]
+    words = [part for word in words for part in formulas_in_full(with_quoted_formulas(word))]
     files, words = without_files(words)
     by_key = {word.lstrip("+").partition("=")[0]: word for word in find_overrides(words)}
     check_data_is_no_file(by_key.get("data", ""))
@@ -222,6 +224,25 @@ def complete(words: list[str], program: str) -> list[str]:
     if not flags.cfg and not flags.info:
         print(f"{sentence}; in full: python -m {program} {shlex.join(words)}")
     return words
+
+
+def formulas_in_full(word: str) -> list[str]:
+    """Returns the words that `observation={c: A/V}` stands for, and any other word as it is."""
+    key, _, value = word.partition("=")
+    is_short = key.lstrip("+") == "observation" and value.startswith("{") and "_target_" not in value
+    return ["observation=formula", f"observation.formulas={value}"] if is_short else [word]
+
+
+def with_quoted_formulas(word: str) -> str:
+    """Returns a mapping of formulas with the quotes that Hydra needs around brackets, and any other word as it is."""
+    key, equals, value = word.partition("=")
+    is_mapping_of_texts = bool(equals) and value.startswith("{") and value.endswith("}") and not depth(value)
+    if not is_mapping_of_texts or value_of(word) is not None:
+        return word
+    if not all(":" in item for item in split_items(value[1:-1])):
+        return word
+    better = f"{key}={with_quotes(value)}"
+    return word if value_of(better) is None else better
 
 
 def find_overrides(words: list[str]) -> list[str]:
@@ -374,7 +395,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     if columns.others:
         others = list_names(columns.others, FEW_COLUMNS)
         verb = "is" if len(columns.others) == 1 else "are"
-        clauses.append(f"{others} {verb} left out: inputs, covariates or events, if they matter")
+        clauses.append(f"{others} {verb} left out: inputs, covariates, doses or events, if they matter")
     hints = describe_likely_inputs(reasons, columns.inputs, names)
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
 
@@ -479,18 +500,25 @@ def gather_equations(given: Mapping[str, str]) -> dict[str, str]:
     return {str(name): str(text) for name, text in texts.items()} if is_mapping(texts) else {}
 
 
+def entries_of(key: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the entries of a mapping that overrides set, as a whole or one by one (`KEY.name=value`)."""
+    whole = value_of(given.get(key, ""))
+    entries = {str(name): str(value) for name, value in whole.items()} if is_mapping(whole) else {}
+    single = {name.removeprefix(f"{key}."): word for name, word in given.items() if name.startswith(f"{key}.")}
+    return entries | {name: word.partition("=")[2] for name, word in single.items()}
+
+
 def split_by_equations(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Returns the columns that the equations and channel formulas predict, and the other columns that they use.
+    """Returns the columns that equations and channel formulas predict, and other columns that they or starts use.
 
     The second list is empty if the command names the inputs. Constants named in the command are not columns.
     """
-    formulas = value_of(given.get("observation.formulas", ""))
-    channels = gather_equations(given) | ({str(k): str(v) for k, v in formulas.items()} if is_mapping(formulas) else {})
-    constants = {key.removeprefix("field.constants.") for key in given}
-    for key in ("field.constants", "random"):
-        value = value_of(given.get(key, ""))
-        constants |= set(map(str, value)) if is_mapping(value) or is_list(value) else set()
-    words: list[str] = re.findall(r"[^\W\d]\w*", " ".join(channels.values()))
+    channels = gather_equations(given) | entries_of("observation.formulas", given)
+    starts = entries_of("start.values", given)
+    constants = {name for part in ("field", "start", "observation") for name in entries_of(f"{part}.constants", given)}
+    random = value_of(given.get("random", ""))
+    constants |= set(map(str, random)) if is_mapping(random) or is_list(random) else set()
+    words: list[str] = re.findall(r"[^\W\d]\w*", " ".join([*channels.values(), *starts.values()]))
     named = set(words) - constants - set(channels) if "data.inputs" not in given else set[str]()
     short = plain_names(names)
     states = [name for name in names if short.get(name, name) in channels]

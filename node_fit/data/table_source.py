@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from ..runtime.validation import is_mapping, is_sequence
 from .dataset import Dataset, Split, Splits, count_trajectories
+from .doses import check_doses, events_of_doses, split_doses
 from .events import WHERE, Events, KnownEvent, parse_events
 from .gaps import cut_at_gaps, describe_gaps
 from .scaling import Scaling
@@ -64,6 +65,8 @@ class Table:
     - `censored`: whether states can be limits, such as `<0.5`, or intervals, as in `Dataset.from_file`.
     - `events`: doses, resets and switches: a file with the columns of the time, of the trajectory (if there are
       several), `state`, and `add`, `set` or `multiply`; or a list of such rows, as in `with_events`.
+    - `doses`: columns whose values are added to a state at their rows, by state: `{gut: "dose (mg)"}`. An empty cell is
+      no dose.
     - `max_bytes`: memory that one file can take once it is unpacked, where text counts fourfold [bytes].
     - `time_of_day`: column of times of day, if the `time` column holds only dates.
     - `occasion`: column that separates the records of one subject; `trajectory` names the subject.
@@ -99,6 +102,7 @@ class Table:
     sigma: Sigma = ESTIMATE
     censored: bool = False
     events: str | Sequence[Mapping[str, object]] | None = None
+    doses: Mapping[str, str] = field(default_factory=dict[str, str])
     max_bytes: float = MOST_BYTES
     time_of_day: str | None = None
     occasion: str | None = None
@@ -116,6 +120,7 @@ class Table:
     def __post_init__(self):
         if not self.noise >= 0:
             raise ValueError(f"noise must not be negative, got {self.noise}.")
+        check_doses(self.doses, self.states, is_wide=bool(self.series))
         check_rename(self.rename, self.roles)
         _ = (
             self.roles,
@@ -130,7 +135,7 @@ class Table:
         """Role of each column."""
         return make_roles(
             time=self.time,
-            states=with_columns(self.states, self.sigma_columns),
+            states=with_columns(self.states, (*self.sigma_columns, *self.dose_columns)),
             inputs=self.inputs,
             covariates=self.covariates or (),
             trajectory=self.trajectory,
@@ -163,6 +168,11 @@ class Table:
     def sigma_columns(self) -> tuple[str, ...]:
         """Columns of standard deviations."""
         return sigma_columns(self.sigma, self.states, by_row=self.observable is None, is_wide=bool(self.series))
+
+    @property
+    def dose_columns(self) -> tuple[str, ...]:
+        """Columns of doses."""
+        return tuple(dict.fromkeys(self.doses.values()))
 
     @property
     def scaling(self) -> Scaling:
@@ -216,11 +226,14 @@ class Table:
             options=self.reading,
             censored=self.censored,
         )
-        data = with_sigma(assembled, self.sigma, self.states)
+        measured, doses = split_doses(assembled, len(self.dose_columns))
+        data = with_sigma(measured, self.sigma, self.states)
         data = data if unit is None else convert_times(data, self.time_unit or unit)
         data = with_covariates(data, self.covariate_numbers, self.units)
-        if self.events is not None:
-            data = with_events(data, select_events(self.event_rows, data.trajectories))
+        events = select_events(self.event_rows, data.trajectories)
+        events += events_of_doses(data, self.doses, doses) if self.doses else []
+        if self.events is not None or self.doses:
+            data = with_events(data, events)
         return self.scaling.mark_angles(data)
 
     @property

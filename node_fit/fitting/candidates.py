@@ -204,8 +204,9 @@ def begin_at_several_constants(race: Race) -> Options | None:
     options, fit = race.options, race.first
     if options.restarts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None
-    start = fitted_start(Facts.of(race.train, fit.data.get("validation")))
-    start = start if options.start == "auto" else options.start
+    start = fit.options.start if options.start == "auto" else options.start
+    if options.start == "auto" and maker_class(start) is not Fitted:
+        start = fitted_start(Facts.of(race.train, fit.data.get("validation")))
     return replace(options, start=start, restarts=KNOWN_STARTS[race.effort], optimizer=LevenbergMarquardt())
 
 

@@ -64,6 +64,7 @@ from .resolve import (
     resolve,
 )
 from .screening import choose_beginnings, has_beginnings
+from .unmeasured import noisy_starts, with_empty_starts, with_hidden_of_equations
 
 # Spacing between the seeds of a fit's restarts, so that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
@@ -229,9 +230,12 @@ def build_problem(
         train = with_trajectory_numbers(train, numbered)
     check_trainable(train)
     facts = Facts.of(train, validation)
-    model, equations = None, ()
+    model, equations, unmeasured = None, (), []
     if earlier is None:
         options, equations = find_equations(options, train, validation, callback)
+        options, hidden = with_hidden_of_equations(options, train)
+        options, empty = with_empty_starts(options, train, facts)
+        unmeasured = [*hidden, *empty]
         facts = with_responses(facts, options, train)
     if earlier is not None:
         if options.restarts not in ("auto", 1):
@@ -259,9 +263,9 @@ def build_problem(
         options,
         model,
         ridges,
-        (*equations, *plan.choices, *prior, *more),
+        (*equations, *unmeasured, *plan.choices, *prior, *more),
         tuple(stages_of(options.with_ridge(0.0), model, facts)[1]),
-        tuple(find_oddities(train, options.scaling, window, from_first=from_first)),
+        (*find_oddities(train, options.scaling, window, from_first=from_first), *noisy_starts(model)),
         linear,
         began,
         offset,

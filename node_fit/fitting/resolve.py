@@ -186,9 +186,8 @@ def for_equations(options: Options, facts: Facts) -> tuple[Options, list[Choice]
     The first row is as noisy as any other, so initial states are fitted along with the constants.
     """
     choices: list[Choice] = []
-    held = any(name.startswith("start.") for name in options.training.freeze)  # A part of the usual rule.
-    if options.start == "auto" and facts.trajectories <= MAX_FITTED_STARTS and not held:
-        options = replace(options, start=fitted_start(facts))
+    if options.start == "auto" and (start := usual_start(options, facts)) is not First:
+        options = replace(options, start=start)
         choices.append(Choice("start", "fitted", "a first row is as noisy as any other"))
     default = options.optimizer is None or bool(eqx.tree_equal(options.optimizer, LBFGS()))
     if default and options.training.batch_size is None and (is_default(options.recipe) or is_direct(options.recipe)):
@@ -197,6 +196,13 @@ def for_equations(options: Options, facts: Facts) -> tuple[Options, list[Choice]
     if is_default(options.recipe):
         options = replace(options, recipe=DIRECT_RECIPE)
     return with_plain_defaults(options), choices
+
+
+def usual_start(options: Options, facts: Facts) -> MakeStart:
+    """Returns the usual start of a fit to whole trajectories: fitted for equations alone, if trajectories are few."""
+    held = any(name.startswith("start.") for name in options.training.freeze)  # A part of `First`.
+    is_fitted = is_equations_alone(options.field) and facts.trajectories <= MAX_FITTED_STARTS and not held
+    return fitted_start(facts) if is_fitted else First
 
 
 def fitted_start(facts: Facts) -> MakeStart:

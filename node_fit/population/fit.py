@@ -17,9 +17,9 @@ from ..data.dataset import Dataset, check_data
 from ..data.domains import from_line, slope
 from ..data.facts import Facts, check_trainable
 from ..fitting.resolve import resolve
+from ..fitting.unmeasured import states_of, with_hidden_of_equations
 from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood, as_loss
-from ..model.fields.equations import as_mapping
-from ..model.fields.known import Hybrid, Known
+from ..model.fields.known import Hybrid
 from ..model.initial_state.rule import First, Stated
 from ..model.make_model import MakeField, MakeStart, keyword, make_model, maker_class
 from ..model.neural_ode import NeuralODE
@@ -717,8 +717,7 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
     **Raises:** `ValueError` if the model has no constants or a large network, or a word is unknown.
     """
     options, states = with_small_network(options), states_of(options.field)
-    if options.hidden == "auto" and states:
-        options = replace(options, hidden=[name for name in states if name not in train.states])
+    options, _ = with_hidden_of_equations(options, train)
     if options.start == "auto":
         options = replace(
             options, start=partial(Stated, values=dict.fromkeys(states, 0.0)) if train.events and states else First
@@ -808,14 +807,6 @@ def check_normal(train: Dataset, population: MixedEffects, noise: ResidualNoise)
             f"a value of {noise.channels[at]!r} is a limit, and its noise {noise.kinds[at]} is of counts, which are "
             "known or absent; leave these values empty, or use another noise."
         )
-
-
-def states_of(made: object) -> list[str]:
-    """Returns the states of known equations, or of their factory."""
-    if isinstance(made, Known):
-        return [name for name, _ in made.equations.texts]
-    equations = as_mapping(keyword(made, "equations") or {})
-    return [str(name) for name in equations]
 
 
 def evaluate_given(population: Population, method: Method) -> Optimum:

@@ -44,7 +44,78 @@ COMMAND_LINE = ("tests/app/test_command_line.py",)
 SHORT_RECORDS = ("tests/fitting/test_short_records.py",)
 HELD_INPUTS = ("tests/discover/test_held_inputs.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
+UNMEASURED, DOSES = ("tests/fitting/test_unmeasured.py",), ("tests/data/test_doses.py",)
 MUTANTS = (
+    Mutant(
+        "unmeasured: hidden states that the user names",
+        "node_fit/fitting/unmeasured.py",
+        'if options.hidden != "auto" or not hidden:',
+        "if not hidden:",
+        UNMEASURED,
+    ),
+    Mutant(
+        "unmeasured: doses after the first row",
+        "node_fit/fitting/unmeasured.py",
+        "(data.events.factor[:, 0] == 1) & (data.events.shift[:, 0] != 0)",
+        "(data.events.shift != 0).any(axis=1)",
+        UNMEASURED,
+    ),
+    Mutant(
+        "unmeasured: doses of some trajectories",
+        "node_fit/fitting/unmeasured.py",
+        "np.all(adds, axis=0)",
+        "np.any(adds, axis=0)",
+        UNMEASURED,
+    ),
+    Mutant(
+        "unmeasured: starts that the user chooses",
+        "node_fit/fitting/unmeasured.py",
+        'if options.start != "auto" or not empty:',
+        "if not empty:",
+        UNMEASURED,
+    ),
+    Mutant(
+        "doses: those of one time add up",
+        "node_fit/data/doses.py",
+        "doses * counts[..., -count:]",
+        "doses",
+        DOSES,
+    ),
+    Mutant(
+        "doses: columns of deviations come before",
+        "node_fit/data/table_source.py",
+        "(*self.sigma_columns, *self.dose_columns)",
+        "(*self.dose_columns, *self.sigma_columns)",
+        DOSES,
+    ),
+    Mutant(
+        "tables: rows of one time that share a state",
+        "node_fit/data/tables/assembly.py",
+        "if shares_time.any() and not repeated.any():",
+        "if shares_time.any():",
+        DOSES,
+    ),
+    Mutant(
+        "tables: empty rows of one time",
+        "node_fit/data/tables/assembly.py",
+        "return bool(np.isfinite(y)[shares_time].sum(axis=1).min())",
+        "return True",
+        ("tests/data/test_tables.py",),
+    ),
+    Mutant(
+        "command line: a path without a source",
+        "node_fit/app/launching.py",
+        "return word if is_file and not sources and own_config is None else None",
+        "return word if is_file and not sources else None",
+        COMMAND_LINE,
+    ),
+    Mutant(
+        "command line: quotes that are not needed",
+        "node_fit/app/launching.py",
+        'if not all(":" in item for item in split_items(value[1:-1])):',
+        "if False:",
+        COMMAND_LINE,
+    ),
     Mutant(
         "recurrence: steps that are not settled",
         "node_fit/solver/recurrence.py",
@@ -1304,8 +1375,8 @@ MUTANTS = (
     Mutant(
         "optimum: starts of few trajectories are fitted",
         "node_fit/fitting/resolve.py",
-        'options.start == "auto" and facts.trajectories <= MAX_FITTED_STARTS and',
-        'options.start == "auto" and',
+        "facts.trajectories <= MAX_FITTED_STARTS and not held",
+        "not held",
         OPTIMUM,
     ),
     Mutant(

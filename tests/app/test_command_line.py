@@ -96,7 +96,7 @@ def test_roles_that_are_given_are_kept(folder, words, made):
         ("id,t,x", ["data.trajectory=id"], ["data.time=t", "data.states=[x]"], "'x' is a state"),
         ("id,t,x", ["data.states=[x]"], ["data.time=t", "data.trajectory=id"], "'id' names the trajectory"),
         ("id,t,x", ["data.states=[x]", "data.inputs=[id]"], ["data.time=t"], "column 't' is the time"),
-        ("t,x,u,v", ["data.states=[x]"], ["data.time=t"], "'u', 'v' are left out: inputs, covariates or events"),
+        ("t,x,u,v", ["data.states=[x]"], ["data.time=t"], "'u', 'v' are left out: inputs, covariates, doses or events"),
         ("id,t,x", ["data.states=[y]", "data.series=[x]"], ["data.time=t"], "column 't' is the time"),
         ("row,t,x", ["data.states=[x]", "data.step=1"], [], "guess.csv"),
     ],
@@ -350,6 +350,13 @@ def test_files_of_models_are_sources(folder, words, found):
     assert complete(words, "node_fit") == found
 
 
+def test_formulas_of_channels_are_an_observation(folder):
+    short = complete(["mine.csv", "observation={x: A/V}"], "node_fit")
+    assert short == complete(["mine.csv", "observation=formula", "observation.formulas={x: A/V}"], "node_fit")
+    whole = "observation={_target_: node_fit.FormulaReadout, _partial_: true, formulas: {x: A}}"
+    assert complete(["mine.csv", whole], "node_fit")[-1] == whole
+
+
 def test_several_files_are_records(folder):
     found = complete(["--data", "mine.csv", "named.csv", "-m", "seed=0,1"], "node_fit")
     assert found[0] == "-m" and "data.path=[mine.csv,named.csv]" in found and found[-1] == "seed=0,1"
@@ -426,6 +433,21 @@ def test_the_command_says_the_quotes_that_work(folder):
     given = ("data=table", "data.path=lab.csv", "data.time=t", "data.states=[Temperatur [°C]]")
     ran = node_fit(folder, *given)
     assert ran.sentence == f"{given[-1]} can't be read; write 'data.states=[\"Temperatur [°C]\"]'."
+
+
+@pytest.mark.parametrize(
+    ("word", "read"),
+    [
+        ("field.equations={x: -k*(x + y), y: sin(x)}", 'field.equations={x: "-k*(x + y)", y: "sin(x)"}'),
+        ("+field.equations={x: 'a*(x)', y: b*(x)}", "+field.equations={x: 'a*(x)', y: \"b*(x)\"}"),
+        ("field.equations={x: -k*x}", "field.equations={x: -k*x}"),
+        ("field.equations={x: -k*(x}", "field.equations={x: -k*(x}"),
+        ("field.equations={x: 1, b(x)}", "field.equations={x: 1, b(x)}"),
+        ("data.bounds={x: [0, 1]}", "data.bounds={x: [0, 1]}"),
+    ],
+)
+def test_formulas_need_no_quotes(word, read):
+    assert complete([word], "node_fit") == [read]
 
 
 # Keys with and without a plus.

@@ -221,7 +221,9 @@ def assemble(
     notes = [*dict.fromkeys(note for table in tables for note in table.notes), *remarks]
     source, counts = np.arange(len(t)), None
     times = same_times(t, codes)
-    is_mean = options.repeats == "mean" or (options.repeats == "auto" and looks_repeated(y, times, t, codes, roles))
+    is_mean = options.repeats == "mean" or (
+        options.repeats == "auto" and looks_repeated(y, times, t, codes, roles, options)
+    )
     if roles.observable is not None or is_mean:
         (y, counts), u = merge_states(tables, y, times, roles, is_mean=is_mean), merge_inputs(tables, u, times, roles)
         source = times.first
@@ -291,10 +293,18 @@ def read_inputs(tables: Sequence[RawTable], roles: Roles, options: ReadingOption
 
 
 def looks_repeated(
-    y: Float[np.ndarray, "row state"], times: Times, t: Float[np.ndarray, " row"], codes: Rows, roles: Roles
+    y: Float[np.ndarray, "row state"],
+    times: Times,
+    t: Float[np.ndarray, " row"],
+    codes: Rows,
+    roles: Roles,
+    options: ReadingOptions,
 ) -> bool:
-    """Whether rows at one time are repeated measurements: at least half of the times, and at least two, repeat."""
-    if roles.observable is None:
+    """Whether rows at one time are repeated measurements: at least half of the times, and at least two, repeat.
+
+    Rows of one time that share no state are joined in the same way, such as those of a dose and of a measurement.
+    """
+    if roles.observable is None and options.row_order != "sorted":
         order = np.argsort(codes, kind="stable")
         goes_back = (np.diff(t[order]) < 0) & (np.diff(codes[order]) == 0)
         if goes_back.any():
@@ -302,6 +312,9 @@ def looks_repeated(
     groups = len(times.first)
     counts = [np.bincount(times.group[~np.isnan(column)], minlength=groups) for column in y.T]
     repeated = np.max(counts, axis=0) > 1
+    shares_time = np.bincount(times.group)[times.group] > 1
+    if shares_time.any() and not repeated.any():
+        return bool(np.isfinite(y)[shares_time].sum(axis=1).min())
     return len(np.unique(t[times.first[repeated]])) >= 2 and 2 * int(repeated.sum()) >= groups
 
 
