@@ -442,7 +442,7 @@ def test_the_command_says_the_quotes_that_work(folder):
         ("+field.equations={x: 'a*(x)', y: b*(x)}", "+field.equations={x: 'a*(x)', y: \"b*(x)\"}"),
         ("field.equations={x: -k*x}", "field.equations={x: -k*x}"),
         ("field.equations={x: -k*(x}", "field.equations={x: -k*(x}"),
-        ("field.equations={x: 1, b(x)}", "field.equations={x: 1, b(x)}"),
+        ("field.equations={x: sin(x), b}", "field.equations={x: sin(x), b}"),
         ("data.bounds={x: [0, 1]}", "data.bounds={x: [0, 1]}"),
     ],
 )
