@@ -27,9 +27,11 @@ from omegaconf._utils import split_key
 
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
 from ..data.tables.guess import (
+    HOLDS_TEXT,
     LikelyInput,
     find_constant_columns,
     find_deviations,
+    find_levels,
     find_likely_inputs,
     find_no_states,
     find_records,
@@ -194,7 +196,7 @@ TABLE_COLUMNS = (
 OCCASION = "OCC"
 # Keys that name states, inputs and covariates, and all keys that contain column names.
 ROLES, LABELS = ("states", "inputs", "covariates"), ("time", "time_of_day", "trajectory", "occasion")
-NAMING_KEYS = (*ROLES, "units", "log", "bounds", "angles", "sigma")
+NAMING_KEYS = (*ROLES, "levels", "units", "log", "bounds", "angles", "sigma")
 STATES_BY = {"data.states", "data.observable", "data.series"}
 # Keys with which columns without a role are left out on purpose, or hold values of named states.
 OTHERS_BY = {"data.inputs", "data.covariates", "data.doses", "data.events", "data.observable", "data.series"}
@@ -321,6 +323,7 @@ class Columns(NamedTuple):
 
     - `inputs`: columns that the equations use but do not predict, and `switches`: inputs that jump between levels, each
       with the reason. `covariates`: columns that are constant in each trajectory. `series`: trajectories of one state.
+    - `levels`: words of the covariates that are text.
     - `deviations`: columns with the standard deviations, by state; empty unless all states have one.
     - `time_of_day`: the column of times of day, if the time column holds dates.
     - `no_states`: columns without measurements, with the reason.
@@ -337,6 +340,7 @@ class Columns(NamedTuple):
     covariates: Sequence[str] = ()
     series: Sequence[str] = ()
     switches: Mapping[str, str] = MappingProxyType({})
+    levels: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
@@ -374,6 +378,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         "sigma": deviations,
         "inputs": columns.inputs,
         "covariates": columns.covariates,
+        "levels": {plain_names(names).get(name, name): words for name, words in columns.levels.items()},
         "series": columns.series,
     }
     for key, value in guessed.items():
@@ -383,6 +388,8 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     keys, said_of_roles = keys_of_roles(columns, given, names)
     added += [] if renamed else keys
     clauses += said_of_roles
+    if columns.levels and "levels" not in renamed:
+        added.append(f"data.levels={as_value(columns.levels)}")
     if deviations:
         clauses.append(f"{list_names(list(deviations.values()), FEW_COLUMNS)} hold standard deviations")
         if "sigma" not in renamed:
@@ -609,11 +616,43 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
             covariates = find_constant_columns(path, columns.get(label, label), states, options)
             covariates = covariates if len(covariates) < len(states) else []
             states = [name for name in states if name not in covariates]
+    local = [columns.get(name, name) for name in local_covariates(given)]
+    levels = {} if "data.levels" in given else find_text_covariates(path, records, no_states, local, given)
+    if "data.covariates" not in given:
+        covariates += [name for name in names if name in levels or (name in local and name in free)]
+        states, inputs = ([name for name in role if name not in covariates] for role in (states, inputs))
+    no_states = {name: why for name, why in no_states.items() if name not in levels}
     unused = [name for name in free if name not in (*states, *inputs, *covariates)]
     if not set(states) <= set(deviations):  # Noise must be known for all states or for none.
         unused, deviations = [*unused, *deviations.values()], {}
     deviations = {name: deviations[name] for name in states if deviations}
-    return Columns(time, records, states, unused, deviations, no_states, time_of_day, inputs, covariates)
+    return Columns(time, records, states, unused, deviations, no_states, time_of_day, inputs, covariates, levels=levels)
+
+
+def find_text_covariates(
+    path: Path, records: str | None, no_states: Mapping[str, str], local: Sequence[str], given: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Returns columns of words that are constant in each trajectory, with the words: those that local constants or
+    `data.covariates` name, and without equations all of them.
+
+    **Arguments:** `records`: the column that was found to name the trajectory. `no_states`: columns without
+    measurements, with the reason. `local`: columns that local constants name.
+    """
+    options = reading_of(given)
+    label = records or next(texts_in(value_of(given.get("data.trajectory", ""))), None)
+    names = column_names(path, options)
+    columns = {short: name for name, short in plain_names(names).items()}
+    given_names = [columns.get(name, name) for name in texts_in(value_of(given.get("data.covariates", "")))]
+    reasons = {**no_states, **find_no_states(path, [name for name in given_names if name in names], options)}
+    is_open = not gather_equations(given) and not {"data.covariates", "data.inputs"} & set(given)
+    texts = [name for name, why in reasons.items() if why == HOLDS_TEXT]
+    texts = [name for name in texts if is_open or name in (*local, *given_names)]
+    return {} if label is None else find_levels(path, columns.get(label, label), texts, options)
+
+
+def local_covariates(given: Mapping[str, str]) -> list[str]:
+    """Returns the covariates by whose values constants differ."""
+    return [name for part in ("field", "start", "observation") for name in entries_of(f"{part}.local", given).values()]
 
 
 def reading_of(given: Mapping[str, str]) -> ReadingOptions:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -83,6 +84,7 @@ class Dataset(Trajectories):
       the detection.
     - `censored`: -1 if the true value is below `ys`, 1 if it is above, else 0; None if all values are exact.
     - `noise`: formulas of the standard deviation, by state, in place of `sigma`.
+    - `levels`: words of covariates that were text, by name; such a covariate is the position of its word.
     - `other_end`: other end of the interval that contains a censored value, shape of `ys`, NaN for values without one;
       None if no value has one.
 
@@ -122,6 +124,7 @@ class Dataset(Trajectories):
         repeats: str = "auto",
         row_order: str = "auto",
         input_interval: str | Mapping[str, str] = "after",
+        levels: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> "Dataset":
         """Reads trajectories from files; by default a table has one row per time.
 
@@ -184,6 +187,8 @@ class Dataset(Trajectories):
         - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` reverses rows in descending order.
         - `input_interval`: the interval for which a row gives the value of an input: `after` the row, or `before` it,
           as loggers give means of the time since the row before; or one of these for each input, by name.
+        - `levels`: words of covariates that are text, by name, such as `{"strain": ["wild", "mutant"]}`; a covariate is
+          the position of its word, from 0.
 
         **Returns:** the dataset, with trajectories in order of appearance.
 
@@ -208,7 +213,17 @@ class Dataset(Trajectories):
         )
         constants = as_numbers(covariates)
         options = ReadingOptions(
-            header, first_row, decimal, missing, sheet, time_format, input_gaps, repeats, row_order, input_interval
+            header,
+            first_row,
+            decimal,
+            missing,
+            sheet,
+            time_format,
+            input_gaps,
+            repeats,
+            row_order,
+            input_interval,
+            levels,
         )
         assembled = read_files(
             cls, path, roles, time_unit, units or {}, day_first, max_bytes, options=options, censored=censored
@@ -245,6 +260,7 @@ class Dataset(Trajectories):
         repeats: str = "auto",
         row_order: str = "auto",
         input_interval: str | Mapping[str, str] = "after",
+        levels: Mapping[str, Sequence[str]] = MappingProxyType({}),
         origin: str = "data frame",
     ) -> "Dataset":
         """Takes trajectories from a `pandas.DataFrame`; by default it has one row per time.
@@ -296,6 +312,7 @@ class Dataset(Trajectories):
             repeats=repeats,
             row_order=row_order,
             input_interval=input_interval,
+            levels=levels,
         )
         table = table_of_columns(selected, roles, options, origin)
 
@@ -326,6 +343,7 @@ class Dataset(Trajectories):
         input_gaps: str | Mapping[str, str] = "auto",
         repeats: str = "auto",
         input_interval: str | Mapping[str, str] = "after",
+        levels: Mapping[str, Sequence[str]] = MappingProxyType({}),
         origin: str = "dataset",
     ) -> "Dataset":
         """Takes trajectories from an `xarray.Dataset` (the extra `netcdf`).
@@ -351,7 +369,11 @@ class Dataset(Trajectories):
         check_unit(time_unit, roles.time is not None)
         table = table_of_dataset(dataset, roles, origin)
         options = ReadingOptions(
-            time_format=time_format, input_gaps=input_gaps, repeats=repeats, input_interval=input_interval
+            time_format=time_format,
+            input_gaps=input_gaps,
+            repeats=repeats,
+            input_interval=input_interval,
+            levels=levels,
         )
         assembled = assemble(cls, [table], ["0"], roles, time_unit, units or {}, options=options)
         check_trajectories(constants, assembled.data.trajectories)

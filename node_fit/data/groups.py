@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +64,25 @@ def names_by_number(data: Dataset) -> tuple[str, ...]:
     return tuple(names)
 
 
+def without_levels(data: Dataset) -> Dataset:
+    """Returns the data without covariates that are words, whose numbers mean nothing in equations."""
+    kept = [index for index, name in enumerate(data.inputs) if name not in data.levels]
+    if len(kept) == len(data.inputs):
+        return data
+    names = tuple(data.inputs[index] for index in kept)
+    units = {name: unit for name, unit in data.units.items() if name not in data.levels}
+    return replace(data, us=data.us[..., kept], inputs=names, units=units, levels={})
+
+
+def word_of_groups(data: Dataset) -> str | None:
+    """Returns the covariate that is a word, if there is one alone, and each of its words has a trajectory."""
+    names = [name for name in data.inputs if name in data.levels]
+    if len(names) != 1:
+        return None
+    found = np.unique(data.us[:, 0, data.inputs.index(names[0])])
+    return names[0] if len(found) == len(data.levels[names[0]]) else None
+
+
 def find_groups(data: Dataset, local: Mapping[str, str]) -> dict[str, Groups]:
     """Finds the groups in training data by covariate.
 
@@ -89,7 +109,9 @@ def groups_of(data: Dataset, by: str, constant: str) -> Groups:
     if by == BY_TRAJECTORY:
         rows: list[int] = first.tolist()
         return Groups(tuple(data.trajectories[row] for row in rows), tuple(values.tolist()))
-    return Groups(tuple(f"{value:g}" for value in values), tuple(values.tolist()))
+    words = data.levels.get(by)
+    names = [f"{value:g}" if words is None else words[int(value)] for value in values]
+    return Groups(tuple(names), tuple(values.tolist()))
 
 
 def check_known_groups(data: Dataset, by: str, values: Sequence[float], constants: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ class Table:
     - `time_of_day`: column of times of day, if the `time` column holds only dates.
     - `occasion`: column that separates the records of one subject; `trajectory` names the subject.
     - `header`, `first_row`, `decimal`, `missing`, `sheet`, `time_format`, `input_gaps`, `repeats`, `row_order`: layout
-      of the table, as in `Dataset.from_file`; detected by default. `input_interval`: as there.
+      of the table, as in `Dataset.from_file`; detected by default. `input_interval`, `levels`: as there.
 
     **Raises:** `ValueError` if a number is out of range, `path` is missing, or roles of columns contradict each other.
     """
@@ -116,6 +116,7 @@ class Table:
     repeats: str = "auto"
     row_order: str = "auto"
     input_interval: str | Mapping[str, str] = "after"
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     def __post_init__(self):
         if not self.noise >= 0:
@@ -162,6 +163,7 @@ class Table:
             repeats=self.repeats,
             row_order=self.row_order,
             input_interval=self.input_interval,
+            levels=self.levels,
         )
 
     @property

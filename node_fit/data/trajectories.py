@@ -130,7 +130,9 @@ def as_frame(
             raise ValueError(f"a data frame can't have two columns {name!r}; rename that of the data.")
     times = ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], ts[at])
     first = {TRAJECTORY: np.repeat(np.array(data.trajectories), at.sum(axis=1)), data.time: times}
-    return pd.DataFrame(first | {name: column[at] for name, column in columns.items()})
+    numbers = {name: columns[name].astype(int) for name in data.levels if name in columns}
+    words = {name: np.array(data.levels[name], object)[positions] for name, positions in numbers.items()}
+    return pd.DataFrame(first | {name: column[at] for name, column in ({**columns} | words).items()})
 
 
 def columns_of(names: Sequence[str], values: np.ndarray, end: str = "") -> dict[str, np.ndarray]:
@@ -299,6 +301,7 @@ class Trajectories:
     censored: Int[np.ndarray, "trajectory time state"] | None = None
     noise: Mapping[str, NoiseFormula] = field(default_factory=dict[str, NoiseFormula])
     other_end: Values | None = None
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def __post_init__(self):
         check_names(self)
@@ -400,10 +403,16 @@ class Trajectories:
     def to_frame(self) -> "pandas.DataFrame":
         """Returns a `pandas.DataFrame` with the columns `trajectory`, the time, states and inputs, and a row per time.
 
-        `Dataset.from_frame(frame, time=..., states=..., inputs=..., trajectory="trajectory")` reads it back.
+        `Dataset.from_frame(frame, time=..., states=..., inputs=..., trajectory="trajectory")` reads it back; covariates
+        that are words (`levels`) are words here, too.
         """
         columns = columns_of(self.states, self.ys) | columns_of(self.inputs, self.us)
         return as_frame(self, self.ts, columns, self.valid)
+
+    def word_of(self, index: int, value: float) -> str:
+        """Returns the value of an input as text: that of a covariate that is a word, or the number."""
+        words = self.levels.get(self.inputs[index])
+        return f"{value:.4g}" if words is None else words[int(value)]
 
     def __len__(self) -> int:
         """The number of trajectories."""

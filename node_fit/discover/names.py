@@ -71,7 +71,7 @@ def rename_columns(data: Mapping[str, object], columns: Sequence[str] | None = N
             return {plain.get(str(name), name): entry for name, entry in cast(Mapping[str, object], value).items()}
         return [plain.get(name, name) for name in cast(Sequence[str], value)]
 
-    keys = ("states", "inputs", "covariates", "units", "log", "bounds", "angles", "sigma")
+    keys = ("states", "inputs", "covariates", "levels", "units", "log", "bounds", "angles", "sigma")
     changed = {key: new_name(data[key]) for key in keys if not isinstance(data.get(key), str | float | None)}
     rename = {plain[name]: name for name in roles if name in plain}
     return {**data, **changed, "rename": {**cast(Mapping[str, str], data.get("rename") or {}), **rename}}

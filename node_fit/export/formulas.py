@@ -25,8 +25,12 @@ Rates = Callable[[float, np.ndarray, np.ndarray], Sequence[float]]
 def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
     """Lists features of a model that formulas don't support."""
     refusals: list[str] = []
-    if not isinstance(exported.one.field, Known):
-        refusals.append(f"a field of the class {type(exported.one.field).__name__}; only known equations are formulas")
+    field = exported.one.field
+    if not isinstance(field, Known):
+        refusals.append(f"a field of the class {type(field).__name__}; only known equations are formulas")
+    elif field.constants.local:
+        by = dict.fromkeys(local.by for local in field.constants.local)
+        refusals.append(f"constants that differ by {', '.join(by)}")
     if not isinstance(exported.one.observation, MeasuredStates):
         refusals.append("channels that are no states")
     if len(exported.members) > 1:

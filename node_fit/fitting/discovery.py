@@ -9,6 +9,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.domains import Bounds
+from ..data.groups import without_levels
 from ..data.inputs import are_held
 from ..discover.individuals import Individuals
 from ..discover.names import with_plain_names, write_plainly
@@ -292,7 +293,7 @@ def discover(
     check_argument("options", options, Options | None, "a node_fit.Options such as Options(precision='x64')")
     plain: dict[str, str] = {}
     if isinstance(source, Dataset):
-        source, plain = with_plain_names(source)
+        source, plain = with_plain_names(without_levels(source))
     terms, required, forbidden, conserved = (
         write_plainly(texts, plain) for texts in (terms, required, forbidden, conserved)
     )

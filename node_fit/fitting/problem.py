@@ -13,7 +13,7 @@ from jaxtyping import Float
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.facts import Facts, check_trainable, find_oddities
-from ..data.groups import with_trajectory_numbers
+from ..data.groups import with_trajectory_numbers, without_levels, word_of_groups
 from ..data.inputs import are_held
 from ..data.scaling import Scaler
 from ..discover.individuals import Individuals
@@ -500,19 +500,33 @@ def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callba
     arguments = dict(keywords(options.field))
     effort = arguments.pop("effort", "normal")
     watch = SearchWatch(lambda what: callback.on_trial(f"equations of few terms: {what}"))
-    inputs = options.solver.inputs
-    held = None if inputs == "auto" else are_held(inputs, len(train.inputs))
-    findings = search(train, Vocabulary(**arguments), effort=effort, seed=options.seed, watch=watch, held=held)
+    inputs, searched = options.solver.inputs, without_levels(train)
+    held = None if inputs == "auto" else are_held(inputs, len(searched.inputs))
+    findings = search(searched, Vocabulary(**arguments), effort=effort, seed=options.seed, watch=watch, held=held)
     if not findings.fits:
+        if findings.individuals is not None and (by := word_of_groups(train)) is not None:
+            return with_groups_of(options, findings.individuals, by, facts), f"found an equation with constants by {by}"
         raise NoEquations(findings.verdict, findings.individuals)
     best, start, solver = findings.ranked[0], options.start, options.solver
-    if inputs == "auto" and train.inputs and best.held == train.inputs:
+    if inputs == "auto" and searched.inputs and best.held == searched.inputs:
         solver = replace(solver, inputs="hold")
     if start == "auto":
         # With little noise, the first row can serve as the start, so that new trajectories need no further rows.
         start = fitted_start(facts) if facts.values < SHORT or facts.noise > NOISY else First
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
     return replace(options, field=field, start=start, solver=solver), findings.verdict
+
+
+def with_groups_of(options: Options, individuals: Individuals, by: str, facts: Facts) -> Options:
+    """Returns options for equations whose constants differ between groups of trajectories.
+
+    **Arguments:** `individuals`: equations with constants of each trajectory. `by`: the covariate of the groups.
+    """
+    means = {name: float(np.mean(values)) for name, values in individuals.constants.items()}
+    local = dict.fromkeys(individuals.varying, by)
+    field = functools.partial(Known, equations=individuals.equations, constants=means, local=local)
+    start = fitted_start(facts) if options.start == "auto" else options.start
+    return replace(options, field=field, start=start)
 
 
 def find_motion(options: Options, train: Dataset, facts: Facts, callback: Callback) -> tuple[Options, str]:

@@ -205,7 +205,8 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
             for down, place in enumerate(moving[:INPUTS]):
                 draw_input(grid[len(states) + down, across], record, place, held=held[place])
             constants = [
-                f"{first.label(first.inputs[index])} = {record.segments[0].us[0, index]:.4g}" for index in constant
+                f"{first.label(first.inputs[index])} = {first.word_of(index, record.segments[0].us[0, index])}"
+                for index in constant
             ]
             grid[0, across].set_title(column_title(record, label, len(shown), constants), color=INK)
             grid[-1, across].set_xlabel(plain_label(first.label(first.time)))

@@ -46,6 +46,7 @@ from .run_files import (
     read_config_text,
     read_discovery,
     read_json,
+    read_levels,
     read_losses,
     read_predictions,
     read_summary,
@@ -194,7 +195,7 @@ def make_run_page(
         (summary["starts"] or {}).get("table", []), key=lambda start: (start["loss"] is None, start["loss"])
     )
     data["starts"] = [start["loss"] for start in starts if start["loss"] is not None]
-    data["units"] = read_units(config)
+    data["units"], data["levels"] = read_units(config), read_levels(config)
     context: Json = {"units": data["units"], "records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
         errors = load_curves(folder).errors if curves is None else score_records(predictions, curves.counted)

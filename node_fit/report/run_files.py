@@ -189,6 +189,14 @@ def read_units(config: Mapping[str, object]) -> dict[str, str]:
     return {str(name): str(unit) for name, unit in units.items()} if is_json(units) else {}
 
 
+def read_levels(config: Mapping[str, object]) -> dict[str, list[str]]:
+    """Returns the words of covariates in a config, by name."""
+    data = config.get("data")
+    levels = data.get("levels") if is_json(data) else None
+    lists = levels.items() if is_json(levels) else ()
+    return {str(name): list(map(str, words)) for name, words in lists if is_list(words)}
+
+
 def read_losses(path: Path) -> list[LossRow]:
     """Reads the rows of `metrics.csv`; numbers are finite or `None`."""
     try:

@@ -44,8 +44,51 @@ COMMAND_LINE = ("tests/app/test_command_line.py",)
 SHORT_RECORDS = ("tests/fitting/test_short_records.py",)
 HELD_INPUTS = ("tests/discover/test_held_inputs.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
+LEVELS = ("tests/data/test_levels.py",)
 UNMEASURED, DOSES = ("tests/fitting/test_unmeasured.py",), ("tests/data/test_doses.py",)
 MUTANTS = (
+    Mutant(
+        "levels: words that are none",
+        "node_fit/data/tables/assembly.py",
+        "unknown = np.array([bool(word) and word not in levels for word in words])",
+        "unknown = np.zeros(len(words), bool)",
+        LEVELS,
+    ),
+    Mutant(
+        "levels: names and dates",
+        "node_fit/data/tables/guess.py",
+        "<= min(len(words) // 2, MOST_WORDS)",
+        "<= MOST_WORDS",
+        LEVELS,
+    ),
+    Mutant(
+        "levels: words that change",
+        "node_fit/data/tables/guess.py",
+        "if not word or first.setdefault(label, word) != word:",
+        "if not first.setdefault(label, word):",
+        LEVELS,
+    ),
+    Mutant(
+        "levels: words without a trajectory",
+        "node_fit/data/groups.py",
+        "return names[0] if len(found) == len(data.levels[names[0]]) else None",
+        "return names[0]",
+        LEVELS,
+    ),
+    Mutant(
+        "levels: equations of words",
+        "node_fit/fitting/discovery.py",
+        "with_plain_names(without_levels(source))",
+        "with_plain_names(source)",
+        LEVELS,
+    ),
+    Mutant(
+        "levels: constants by words",
+        "node_fit/fitting/problem.py",
+        "if findings.individuals is not None and (by := word_of_groups(train)) is not None:",
+        "if (by := None) is not None:",
+        LEVELS,
+    ),
     Mutant(
         "unmeasured: hidden states that the user names",
         "node_fit/fitting/unmeasured.py",

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Generic, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ...runtime.validation import check_choice
 from ..inputs import looks_held
 from ..trajectories import Data, pad
 from .clocks import CLOCK_FORMATS, describe_clock, holds_clock, read_clock, read_clocks
 from .layout import Roles
 from .options import AS_RECOGNISED, ReadingOptions
-from .table import INPUT_FIX, UNKNOWN_FIX, RawTable, as_numbers_of_column, read_names
+from .table import INPUT_FIX, UNKNOWN_FIX, RawTable, as_numbers_of_column, is_blank, list_names, read_names
 from .times import (
     NO_ZONE,
     SECONDS,
@@ -215,7 +216,7 @@ def assemble(
     t, dates, unit, remarks = read_clock_of(tables, codes, roles, time_unit, day_first, is_dated, options)
     y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
     u = read_inputs(tables, roles, options)
-    c = np.concatenate([block(table, roles.covariates, UNKNOWN_FIX, may_miss=True) for table in tables])
+    c = np.concatenate([read_covariates(table, roles.covariates, options) for table in tables])
     for i, name in enumerate(roles.covariates):
         c[:, i] = fill_constant(tables, name, c[:, i], codes, trajectories)
     notes = [*dict.fromkeys(note for table in tables for note in table.notes), *remarks]
@@ -257,7 +258,8 @@ def assemble(
         units=known | ({} if unit is None else {roles.clock: unit}),
     )
     padded = None if counts is None or counts.max() == 1 else pad([counts[row] for row in rows], data.ts.shape[1], 1.0)
-    return Assembled(replace(data, dates=dates, notes=tuple(notes)), padded)
+    levels = {name: tuple(map(str, words)) for name, words in options.levels.items()}
+    return Assembled(replace(data, dates=dates, notes=tuple(notes), levels=levels), padded)
 
 
 def order_rows(t: Float[np.ndarray, " row"], codes: Rows, row_order: str) -> tuple[Rows, list[str]]:
@@ -290,6 +292,38 @@ def read_inputs(tables: Sequence[RawTable], roles: Roles, options: ReadingOption
         ]
         parts.append(np.stack(columns, axis=1) if columns else np.zeros((len(table), 0)))
     return np.concatenate(parts)
+
+
+def read_covariates(
+    table: RawTable, names: Sequence[str], options: ReadingOptions
+) -> Float[np.ndarray, "row covariate"]:
+    """Reads covariates of all rows, NaN where a cell is empty; text becomes the position of its word in the levels.
+
+    **Raises:** `ValueError` at the first word that is no level.
+    """
+    for name in options.levels:
+        check_choice("a name in levels", name, names)
+    columns = [
+        number_words(table, name, [str(word) for word in options.levels[name]])
+        if name in options.levels
+        else as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True)
+        for name in names
+    ]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
+
+
+def number_words(table: RawTable, name: str, levels: Sequence[str]) -> Float[np.ndarray, " row"]:
+    cells = table.columns[name].to_numpy(dtype=object)
+    words = ["" if is_blank(cell) else str(cell).strip() for cell in cells]
+    unknown = np.array([bool(word) and word not in levels for word in words])
+    if unknown.any():
+        row = int(unknown.argmax())
+        raise ValueError(
+            f"{table.at(row, name)}: {words[row]!r} is not one of the levels of {name!r}, {list_names(levels)}; "
+            "correct it, or add it to levels (data.levels in a command) and fit again."
+        )
+    position = {word: float(index) for index, word in enumerate(levels)}
+    return np.array([position.get(word, np.nan) for word in words])
 
 
 def looks_repeated(

@@ -68,6 +68,8 @@ REPEATED_THINGS = {"rep", "repeat", "replicate", "run", "trial", "experiment", "
 }  # fmt: skip
 # Two columns are identical if one leaves less than this fraction of the other.
 TINY_SHARE = 1e-12
+# Why a column of words is no state, and the maximum number of words of a covariate.
+HOLDS_TEXT, MOST_WORDS = "holds text", 8
 
 
 # Names of the column of a state's standard deviation, with the state's name in place of `x`.
@@ -195,6 +197,37 @@ def values_of_records(labels: np.ndarray, cells: np.ndarray) -> list[float]:
     return list(first.values())
 
 
+def find_levels(
+    path: Path, trajectory: str, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED
+) -> dict[str, list[str]]:
+    """Finds columns of a few words that are constant in each trajectory, such as a strain, with the words.
+
+    A word may stand in the first row of each trajectory alone. Words that few trajectories share are names or dates.
+    """
+    if not names or path.stat().st_size > MOST_BYTES_LOOKED_AT:
+        return {}
+    table = read_file(path, ColumnsToSee(time=None, states=(trajectory, *names)), options=options)
+    labels = table.columns[trajectory].to_numpy(dtype=object)
+    levels: dict[str, list[str]] = {}
+    for name in names:
+        words = words_of_records(labels, table.columns[name].to_numpy(dtype=object))
+        if 1 < len(set(words)) <= min(len(words) // 2, MOST_WORDS):
+            levels[name] = sorted(set(words))
+    return levels
+
+
+def words_of_records(labels: np.ndarray, cells: np.ndarray) -> list[str]:
+    """Returns the word in the first row of each record; none unless each has one, and no later row another."""
+    first: dict[object, str] = {}
+    for label, cell in zip(labels, cells, strict=True):
+        word = "" if is_blank(cell) else str(cell).strip()
+        if word in ("", first.get(label)) and label in first:
+            continue
+        if not word or first.setdefault(label, word) != word:
+            return []
+    return list(first.values())
+
+
 def counts_records(values: Sequence[float]) -> bool:
     """Whether the values of several records are consecutive numbers that count from 0 or 1."""
     counted = ({float(first + index) for index in range(len(values))} for first in (0, 1))
@@ -222,7 +255,7 @@ def describe_no_state(column: "pandas.Series", name: str, missing: Missing) -> s
         words = [value for value in column if not is_blank(value) and str(value).strip().lower() not in missing.words]
         values = np.array([number for value in words if (number := number_in(value)) is not None])
         if words and 2 * len(values) < len(words):
-            return "holds text"
+            return HOLDS_TEXT
     if not np.isfinite(values).any():
         return "is empty"
     is_count = len(values) > 2 and len(values) == len(column) and bool((np.diff(values) == 1).all())

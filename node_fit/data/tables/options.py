@@ -1,7 +1,7 @@
 """User options that override the detected layout of tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...runtime.validation import check_argument, check_choice, is_mapping
 
@@ -29,11 +29,11 @@ class ReadingOptions:
     - `input_gaps`: how to fill rows without a value of an input: `linear` between the values around, `hold` for the
       last value, `none` to reject such rows; or one of these for each input, by name.
     - `repeats`: treatment of several rows of a trajectory at one time: their `mean`, or `none` to reject them. `auto`
-      takes the mean if at least half of the times repeat.
+      takes the mean if at least half of the times repeat, and joins rows that share no state.
     - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` reverses rows in descending order.
-
     - `input_interval`: the interval for which a row gives the value of an input: `after` the row, or `before` it, as
       loggers give means of the time since the row before; or one of these for each input, by name.
+    - `levels`: words of covariates that are text, by name; a covariate is the position of its word, from 0.
 
     **Raises:** `ValueError` if a value is not allowed.
     """
@@ -48,6 +48,7 @@ class ReadingOptions:
     repeats: str = "auto"
     row_order: str = "auto"
     input_interval: str | Mapping[str, str] = "after"
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     def __post_init__(self):
         check_argument("missing", self.missing, Sequence[str | float] | None, "a list of words or numbers")
@@ -75,6 +76,11 @@ class ReadingOptions:
                 key = f"{option}.{name}" if name else option
                 check_argument(key, choice, str, f"one of {', '.join(known)}")
                 check_choice(key, choice, known)
+
+        for name, words in self.levels.items():
+            check_argument(f"levels.{name}", words, Sequence[str], "a list of words")
+            if isinstance(words, str) or len(set(words)) < max(len(words), 1):
+                raise ValueError(f"levels.{name} must be a list of different words, got {words!r:.60}.")
 
     def check_inputs(self, names: Sequence[str]) -> None:
         """Raises a `ValueError` if an option names a column that is no input."""

@@ -2,7 +2,7 @@ const ROLES = {train: "fitted", validation: "validation", test: "test"};
 const SYMBOLS = {train: "circle", validation: "diamond-open", test: "circle-open"};
 
 function runPage(data) {
-  const {states = [], hidden = [], inputs = [], constants = [], units = {}, records = []} = data;
+  const {states = [], hidden = [], inputs = [], constants = [], units = {}, levels = {}, records = []} = data;
   const named = name => esc(units[name] ? `${name} [${units[name]}]` : name);
   let current = 0;
 
@@ -202,7 +202,7 @@ function runPage(data) {
     if ($("pick")) $("pick").value = current;
     const step = Math.max(...records[current].segments.map(segment => segment.step));
     // Inputs that are constant need no panel.
-    const given = constants.map((name, k) => `${name}${units[name] ? ` [${units[name]}]` : ""} = ${records[current].constants[k] ?? "–"}`).join(", ");
+    const given = constants.map((name, k) => `${name}${units[name] ? ` [${units[name]}]` : ""} = ${(levels[name] ?? [])[records[current].constants[k]] ?? records[current].constants[k] ?? "–"}`).join(", ");
     $("said").textContent = [records.length === 1 ? label(records[current]) : "", given, step > 1 ? `every ${step}th row is drawn` : ""].filter(Boolean).join("; ");
     show("fit", fit);
     show("residuals", residuals, MONO);
