@@ -686,11 +686,17 @@ def describe_likely_inputs(reasons: Mapping[str, str], known: Sequence[str], nam
     return f"; {' and '.join(clauses)}, as an input does: data.inputs={inputs}" if clauses else ""
 
 
-def find_labels(names: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the columns of times and of trajectories that the command gives without their units."""
+def find_labels(names: Sequence[str], given: Mapping[str, str]) -> dict[str, object]:
+    """Returns the columns of times, trajectories and doses that the command gives without their units."""
     columns = {short: name for name, short in plain_names(names).items()}
     labels = {key: value_of(given.get(f"data.{key}", "")) for key in LABELS}
-    return {key: columns[name] for key, name in labels.items() if isinstance(name, str) and name in columns}
+    found: dict[str, object] = {
+        key: columns[name] for key, name in labels.items() if isinstance(name, str) and name in columns
+    }
+    doses = value_of(given.get("data.doses", ""))
+    if is_mapping(doses) and set(map(str, doses.values())) & set(columns):
+        found["doses"] = {str(state): columns.get(str(name), str(name)) for state, name in doses.items()}
+    return found
 
 
 def value_of(word: str) -> object:

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import node_fit
+from node_fit.app.launching import complete
 from node_fit.data.table_source import Table
 
 HEADER = "id,t,c,dose [mg]\n"
@@ -117,3 +118,11 @@ def test_rows_that_share_a_state_are_not_joined(tmp_path):
     joined = node_fit.Dataset.from_file(path, time="t", states=["x", "y"])
     np.testing.assert_array_equal(joined.ys[0], [[1, 2], [2, 3], [1, 4], [1, 1]])
     assert not joined.notes
+
+
+def test_a_command_may_leave_units_out(tmp_path, monkeypatch):
+    write(tmp_path / "doses.csv", lines_of())
+    monkeypatch.chdir(tmp_path)
+    equations = ["field=known", "field.equations={c: -k*c, gut: -k*gut}"]
+    found = complete(["doses.csv", *equations, "data.doses={gut: dose}"], "node_fit")
+    assert 'data.doses={gut:"dose [mg]"}' in found and "data.states=[c]" in found
