@@ -46,7 +46,7 @@ def trajectories_between(train: Dataset, groups: Collection[str] = ()) -> Datase
 
 def runs_away(model: NeuralODE, train: Dataset) -> bool:
     """Whether a model leaves the range of the training data by far, for starts and inputs between theirs."""
-    probes = trajectories_between(train, {constant.by for constant in model.local})
+    probes = trajectories_between(train, {constant.by for constant in model.local} | set(train.levels))
     if probes is None:
         return False
     predicted = model.predict(probes)

@@ -55,6 +55,13 @@ MUTANTS = (
         LEVELS,
     ),
     Mutant(
+        "levels: between two words",
+        "node_fit/fitting/between.py",
+        " | set(train.levels))",
+        ")",
+        ("tests/fitting/test_between.py",),
+    ),
+    Mutant(
         "levels: names and dates",
         "node_fit/data/tables/guess.py",
         "<= min(len(words) // 2, MOST_WORDS)",

@@ -55,6 +55,13 @@ def test_a_model_that_leaves_the_data_between_doses_runs_away(at, away):
     assert runs_away(model_of(Bump(at), data), data) is away
 
 
+def test_nothing_is_between_words():
+    data = responses()
+    data = dataclasses.replace(data, us=np.round(data.us / 3 * 2), levels={"dose": ("none", "some", "much")})
+    model = model_of(Bump(0.5), data)
+    assert not runs_away(model, data) and runs_away(model, dataclasses.replace(data, levels={}))
+
+
 def test_a_model_that_can_not_be_simulated_runs_away():
     data = responses()
     assert runs_away(model_of(Bump(0.5, math.inf), data), data)
