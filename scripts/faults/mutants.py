@@ -55,6 +55,13 @@ MUTANTS = (
         LEVELS,
     ),
     Mutant(
+        "guess: sensors that are read less often",
+        "node_fit/data/tables/guess.py",
+        "dense = known.sum(axis=0) >= MANY_PAIRS * follows.sum()",
+        "dense = np.ones(len(states), bool)",
+        ("tests/data/test_guess.py",),
+    ),
+    Mutant(
         "levels: between two words",
         "node_fit/fitting/between.py",
         " | set(train.levels))",

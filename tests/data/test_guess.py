@@ -240,3 +240,16 @@ def test_many_columns_are_looked_at_together():
     began = time.process_time()
     find_inputs_by_steps(values[:-1], np.diff(values, axis=0), [f"c{at}" for at in range(1000)])
     assert time.process_time() - began < 10, "each pair alone takes minutes"
+
+
+def test_a_sensor_that_is_read_less_often_hides_no_input(tmp_path):
+    rows = np.arange(80)
+    pump = np.where(rows // 10 % 2, 4.0, 1.5)
+    level = np.convolve(pump, np.exp(-np.arange(30) / 6), "full")[:80]
+    rare = np.where(rows % 2, np.nan, np.where(rows // 16 % 2, 1.0, 2.0))  # It would look like an input itself.
+    frame = pd.DataFrame({"t": rows, "level": level, "pump": pump, "rare": rare})
+    frame.to_csv(tmp_path / "tank.csv", index=False)
+    likely = find_likely_inputs(tmp_path / "tank.csv", "t", None, ["level", "pump", "rare"])
+    assert {name: found.is_certain for name, found in likely.items()} == {"pump": True}
+    frame.assign(pump=rare).to_csv(tmp_path / "tank.csv", index=False)
+    assert "rare" not in find_likely_inputs(tmp_path / "tank.csv", "t", None, ["level", "pump", "rare"])

@@ -56,6 +56,8 @@ MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
 # A column of three or more levels is surely an input if it stays for this many rows (median) and this fraction of its
 # changes, two at least, pass over a level: a coarse sensor goes from one level to the next, and counts rarely stay.
 LEAST_STAY, PASSES_OVER, FEWEST_LEAPS = 3, 0.2, 2
+# Minimum share of neighbouring rows that both have a value of a column.
+MANY_PAIRS = 0.5
 # Minimum average number of rows of a record, below which names do not identify records.
 LEAST_ROWS_OF_A_RECORD = 3
 # Name of a well of a plate with 6 to 384 wells, and the fewest wells, in two rows of the plate, that are recognised.
@@ -345,14 +347,18 @@ def find_likely_inputs(
     table = read_file(path, Roles(time=time, states=tuple(states), trajectory=trajectory), options=options)
     columns = [as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in states]
     values = np.stack(columns, axis=1)
-    known = np.asarray(np.isfinite(values).all(axis=1))
-    pairs = known[1:] & known[:-1]
+    follows = np.ones(len(values) - 1, bool)
     if trajectory is not None:
         (records,) = read_names([table], trajectory, "trajectory")
-        pairs &= records[1:] == records[:-1]
-    if pairs.sum() < FEWEST_LOOKED_AT:
+        follows = np.asarray(records[1:] == records[:-1])
+    known = np.isfinite(values[1:]) & np.isfinite(values[:-1]) & follows[:, None]
+    # A sensor that is read less often than the others is no input, and must not hide those that are.
+    dense = known.sum(axis=0) >= MANY_PAIRS * follows.sum()
+    pairs = np.asarray(known[:, dense].all(axis=1))
+    if not dense.any() or pairs.sum() < FEWEST_LOOKED_AT:
         return {}
-    likely = find_inputs_by_steps(values[:-1][pairs], np.diff(values, axis=0)[pairs], states)
+    names = [name for name, is_dense in zip(states, dense, strict=True) if is_dense]
+    likely = find_inputs_by_steps(values[:-1, dense][pairs], np.diff(values[:, dense], axis=0)[pairs], names)
     return likely if len(likely) < len(states) else {}
 
 
