@@ -1,7 +1,8 @@
 """States that equations have and no column measures: hidden ones, which begin empty if a dose comes first."""
 
 import functools
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import equinox as eqx
@@ -18,21 +19,35 @@ from ..options.options import Options
 from .resolve import Choice, usual_start
 
 
-def states_of(field: object) -> list[str]:
-    """Returns the states of known equations, or of their constructor; none for other fields."""
+def texts_by_state(field: object) -> dict[str, str]:
+    """Returns the known equations of a field, or of its constructor, by state; none for other fields."""
     if isinstance(field, Known):
-        return [name for name, _ in field.equations.texts]
-    return (
-        [] if isinstance(field, eqx.Module) else [str(name) for name in as_mapping(keyword(field, "equations") or {})]
-    )
+        return dict(field.equations.texts)
+    given: Mapping[str, object] | str = {} if isinstance(field, eqx.Module) else keyword(field, "equations") or {}
+    return {str(name): str(text) for name, text in as_mapping(given).items()}
 
 
 def with_hidden_of_equations(options: Options, train: Dataset) -> tuple[Options, list[Choice]]:
-    """Returns the options with hidden states, unless they name them: those of the equations without a column."""
-    hidden = [name for name in states_of(options.field) if name not in train.states]
+    """Returns the options with hidden states, unless they name them: those of the equations without a column.
+
+    A state that nothing else depends on is rather a misspelled name, which the field reports.
+    """
+    equations = texts_by_state(options.field)
+    others = [str(keyword(options.field, "triggers") or ""), str(keyword(options.observation, "formulas") or "")]
+    hidden = [
+        name
+        for name in equations
+        if name not in train.states
+        and occurs_in(name, [text for own, text in equations.items() if own != name] + others)
+    ]
     if options.hidden != "auto" or not hidden:
         return options, []
     return replace(options, hidden=hidden), [Choice("hidden", tuple(hidden), "in the equations, and not measured")]
+
+
+def occurs_in(name: str, texts: Sequence[str]) -> bool:
+    """Whether a name occurs in formulas."""
+    return any(name in re.findall(r"[^\W\d]\w*", text) for text in texts)
 
 
 def with_empty_starts(options: Options, train: Dataset, facts: Facts) -> tuple[Options, list[Choice]]:

@@ -17,7 +17,7 @@ from ..data.dataset import Dataset, check_data
 from ..data.domains import from_line, slope
 from ..data.facts import Facts, check_trainable
 from ..fitting.resolve import resolve
-from ..fitting.unmeasured import states_of, with_hidden_of_equations
+from ..fitting.unmeasured import texts_by_state
 from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood, as_loss
 from ..model.fields.known import Hybrid
 from ..model.initial_state.rule import First, Stated
@@ -716,8 +716,9 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
 
     **Raises:** `ValueError` if the model has no constants or a large network, or a word is unknown.
     """
-    options, states = with_small_network(options), states_of(options.field)
-    options, _ = with_hidden_of_equations(options, train)
+    options, states = with_small_network(options), list(texts_by_state(options.field))
+    if options.hidden == "auto" and states:
+        options = replace(options, hidden=[name for name in states if name not in train.states])
     if options.start == "auto":
         options = replace(
             options, start=partial(Stated, values=dict.fromkeys(states, 0.0)) if train.events and states else First

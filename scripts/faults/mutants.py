@@ -111,6 +111,13 @@ MUTANTS = (
         UNMEASURED,
     ),
     Mutant(
+        "unmeasured: misspelled states",
+        "node_fit/fitting/unmeasured.py",
+        "return any(name in re.findall(",
+        "return True or any(name in re.findall(",
+        UNMEASURED,
+    ),
+    Mutant(
         "unmeasured: doses after the first row",
         "node_fit/fitting/unmeasured.py",
         "(data.events.factor[:, 0] == 1) & (data.events.shift[:, 0] != 0)",

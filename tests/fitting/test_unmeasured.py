@@ -50,6 +50,23 @@ def test_states_of_equations_without_a_column_are_hidden():
     assert str(choices[0]) == "hidden=[gut]: in the equations, and not measured"
 
 
+def hidden_of(data, *, observation=None, **more):
+    field = functools.partial(Known, constants={"k": 1.0}, **more)
+    chosen = Options(field=field) if observation is None else Options(field=field, observation=observation)
+    return with_hidden_of_equations(chosen, data)[0].hidden
+
+
+def test_states_that_nothing_depends_on_are_left_to_the_field():
+    data = make_doses()
+    assert hidden_of(data, equations={"c": "-k*c", "cc": "k*c"}) == "auto"
+    assert hidden_of(data, equations={"c": "-k*c", "cc": "k*cc"}) == "auto"
+    assert hidden_of(data, equations={"c": "k*gut", "gut": "-k*gut", "ct": "1"}) == ["gut"]
+    formulas = functools.partial(node_fit.FormulaReadout, formulas={"c": "increase(total)"})
+    assert hidden_of(data, equations={"total": "k"}, observation=formulas) == ["total"]
+    triggers = [{"when": "level - 1", "set": {"c": "0"}}]
+    assert hidden_of(data, equations={"c": "-k*c", "level": "k"}, triggers=triggers) == ["level"]
+
+
 @pytest.mark.parametrize("options", [Options(field=FIELD, hidden=["gut"]), Options(), Options(field=FIELD, hidden=1)])
 def test_hidden_states_that_are_named_or_unknown_are_left_alone(options):
     assert with_hidden_of_equations(options, make_doses()) == (options, [])
