@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from ..runtime.validation import check_argument
 from .dataset import Dataset
 from .events import WHERE
 from .tables.assembly import Assembled
@@ -19,7 +20,7 @@ class SplitDoses(NamedTuple):
     doses: Float[np.ndarray, "trajectory time column"]
 
 
-def check_doses(doses: Mapping[str, str], states: Sequence[str], *, is_wide: bool) -> None:
+def check_doses(doses: Mapping[str, object], states: Sequence[str], *, is_wide: bool) -> None:
     """Checks which column is a dose of which state.
 
     **Arguments:** `doses`: the column of each state. `states`: measured states. `is_wide`: whether each trajectory is a
@@ -28,6 +29,7 @@ def check_doses(doses: Mapping[str, str], states: Sequence[str], *, is_wide: boo
     **Raises:** `ValueError` that names the state.
     """
     for state, column in doses.items():
+        check_argument(f"doses.{state}", column, str, "the column of the amounts that are added to it")
         if column in states:
             raise ValueError(
                 f"doses: the column {column!r} holds measurements of a state and doses of {state!r}; name the column "

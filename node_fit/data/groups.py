@@ -74,7 +74,7 @@ def without_levels(data: Dataset) -> Dataset:
     return replace(data, us=data.us[..., kept], inputs=names, units=units, levels={})
 
 
-def word_of_groups(data: Dataset) -> str | None:
+def find_grouping_covariate(data: Dataset) -> str | None:
     """Returns the covariate that is a word, if there is one alone, and each of its words has a trajectory."""
     names = [name for name in data.inputs if name in data.levels]
     if len(names) != 1:

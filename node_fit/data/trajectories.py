@@ -409,7 +409,7 @@ class Trajectories:
         columns = columns_of(self.states, self.ys) | columns_of(self.inputs, self.us)
         return as_frame(self, self.ts, columns, self.valid)
 
-    def word_of(self, index: int, value: float) -> str:
+    def format_input(self, index: int, value: float) -> str:
         """Returns the value of an input as text: that of a covariate that is a word, or the number."""
         words = self.levels.get(self.inputs[index])
         return f"{value:.4g}" if words is None else words[int(value)]

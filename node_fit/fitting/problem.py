@@ -13,7 +13,7 @@ from jaxtyping import Float
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.facts import Facts, check_trainable, find_oddities
-from ..data.groups import with_trajectory_numbers, without_levels, word_of_groups
+from ..data.groups import find_grouping_covariate, with_trajectory_numbers, without_levels
 from ..data.inputs import are_held
 from ..data.scaling import Scaler
 from ..discover.individuals import Individuals
@@ -64,7 +64,7 @@ from .resolve import (
     resolve,
 )
 from .screening import choose_beginnings, has_beginnings
-from .unmeasured import noisy_starts, with_empty_starts, with_hidden_of_equations
+from .unmeasured import describe_noisy_starts, with_empty_starts, with_hidden_of_equations
 
 # Spacing between the seeds of a fit's restarts, so that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
@@ -265,7 +265,7 @@ def build_problem(
         ridges,
         (*equations, *unmeasured, *plan.choices, *prior, *more),
         tuple(stages_of(options.with_ridge(0.0), model, facts)[1]),
-        (*find_oddities(train, options.scaling, window, from_first=from_first), *noisy_starts(model)),
+        (*find_oddities(train, options.scaling, window, from_first=from_first), *describe_noisy_starts(model)),
         linear,
         began,
         offset,
@@ -504,7 +504,7 @@ def find_sparse(options: Options, train: Dataset, facts: Facts, callback: Callba
     held = None if inputs == "auto" else are_held(inputs, len(searched.inputs))
     findings = search(searched, Vocabulary(**arguments), effort=effort, seed=options.seed, watch=watch, held=held)
     if not findings.fits:
-        if findings.individuals is not None and (by := word_of_groups(train)) is not None:
+        if findings.individuals is not None and (by := find_grouping_covariate(train)) is not None:
             return with_groups_of(options, findings.individuals, by, facts), f"found an equation with constants by {by}"
         raise NoEquations(findings.verdict, findings.individuals)
     best, start, solver = findings.ranked[0], options.start, options.solver

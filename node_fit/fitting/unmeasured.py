@@ -56,7 +56,7 @@ def with_empty_starts(options: Options, train: Dataset, facts: Facts) -> tuple[O
     Only the sum of dose and start has an effect there, so a start that is fitted would leave the volume open.
     """
     hidden = () if isinstance(options.hidden, int | str) else options.hidden
-    empty = [name for name in dosed_at_first_rows(train) if name in hidden]
+    empty = [name for name in find_states_dosed_first(train) if name in hidden]
     if options.start != "auto" or not empty:
         return options, []
     start = functools.partial(usual_start(options, facts), absent=dict.fromkeys(empty, 0.0))
@@ -65,7 +65,7 @@ def with_empty_starts(options: Options, train: Dataset, facts: Facts) -> tuple[O
     return replace(options, start=start), choices
 
 
-def noisy_starts(model: NeuralODE) -> list[str]:
+def describe_noisy_starts(model: NeuralODE) -> list[str]:
     """Returns a warning about states of equations that begin at their first measurement beside stated starts."""
     start = model.start
     if not (isinstance(start, Stated) and is_equations_alone(model.field)):
@@ -79,7 +79,7 @@ def noisy_starts(model: NeuralODE) -> list[str]:
     ]
 
 
-def dosed_at_first_rows(data: Dataset) -> Sequence[str]:
+def find_states_dosed_first(data: Dataset) -> Sequence[str]:
     """Returns the states to which the first row of each trajectory adds."""
     if data.events is None:
         return []

@@ -205,7 +205,7 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
             for down, place in enumerate(moving[:INPUTS]):
                 draw_input(grid[len(states) + down, across], record, place, held=held[place])
             constants = [
-                f"{first.label(first.inputs[index])} = {first.word_of(index, record.segments[0].us[0, index])}"
+                f"{first.label(first.inputs[index])} = {first.format_input(index, record.segments[0].us[0, index])}"
                 for index in constant
             ]
             grid[0, across].set_title(column_title(record, label, len(shown), constants), color=INK)

@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         "levels: constants by words",
         "node_fit/fitting/problem.py",
-        "if findings.individuals is not None and (by := word_of_groups(train)) is not None:",
+        "if findings.individuals is not None and (by := find_grouping_covariate(train)) is not None:",
         "if (by := None) is not None:",
         LEVELS,
     ),

@@ -6,6 +6,7 @@ import pytest
 
 import node_fit
 from node_fit.app.launching import complete
+from node_fit.data.doses import check_doses
 from node_fit.data.table_source import Table
 
 HEADER = "id,t,c,dose [mg]\n"
@@ -88,6 +89,8 @@ def test_doses_and_events_are_joined(tmp_path):
 def test_a_column_has_one_role(tmp_path):
     with pytest.raises(ValueError, match="doses: the column 'c' holds measurements of a state and doses of 'gut'"):
         Table("mine.csv", "t", ["c"], doses={"gut": "c"})
+    with pytest.raises(ValueError, match=r"doses\.gut must be the column of the amounts that are added to it, got 5"):
+        check_doses({"gut": 5}, ["c"], is_wide=False)
     with pytest.raises(ValueError, match="column 'u' is named twice"):
         Table("mine.csv", "t", ["c"], inputs=["u"], doses={"gut": "u"})
 

@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.commands import node_fit as run_node_fit
 
 import node_fit
 from node_fit.app.launching import complete
-from node_fit.data.groups import groups_of, without_levels, word_of_groups
+from node_fit.data.groups import find_grouping_covariate, groups_of, without_levels
 
 LEVELS = {"strain": ["mutant", "wild type"]}
 ROLES = {"time": "t", "states": ["x"], "covariates": ["strain"], "trajectory": "id"}
@@ -54,7 +55,7 @@ def test_an_unknown_word_is_named(folder):
 @pytest.mark.parametrize(
     ("levels", "words"),
     [
-        ({"strian": ["a", "b"]}, "a name in levels must be .*strain"),
+        ({"strian": ["a", "b"]}, "levels names 'strian', which is not a covariate"),
         ({"strain": "mutant"}, "levels.strain must be a list"),
         ({"strain": ["mutant", "mutant"]}, "levels.strain must be a list of different words"),
     ],
@@ -62,6 +63,14 @@ def test_an_unknown_word_is_named(folder):
 def test_levels_that_are_wrong_are_refused(folder, levels, words):
     with pytest.raises(ValueError, match=words):
         node_fit.Dataset.from_file("growth.csv", **ROLES, levels=levels)
+
+
+def test_a_list_of_levels_is_refused(folder):
+    ran = run_node_fit(folder, "growth.csv", "data.levels=[mutant]")
+    expected = (
+        "levels must be the words of each covariate that is text, such as {strain: [wild, mutant]}, got ['mutant']."
+    )
+    assert ran.sentence == expected
 
 
 def test_groups_have_the_names_of_words():
@@ -82,9 +91,9 @@ def test_words_are_no_variables_of_equations():
     bare = without_levels(data)
     assert bare.inputs == ("dose",) and bare.us.shape == (4, 4, 1) and not bare.levels
     assert without_levels(bare) is bare
-    assert word_of_groups(data) == "strain" and word_of_groups(bare) is None
+    assert find_grouping_covariate(data) == "strain" and find_grouping_covariate(bare) is None
     some = data.select([1, 2])
-    assert word_of_groups(some) is None  # A wild type would have no constants.
+    assert find_grouping_covariate(some) is None  # A wild type would have no constants.
 
 
 # Columns of words that the command finds.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ...runtime.validation import check_choice
 from ..inputs import looks_held
 from ..trajectories import Data, pad
 from .clocks import CLOCK_FORMATS, describe_clock, holds_clock, read_clock, read_clocks
@@ -302,7 +301,10 @@ def read_covariates(
     **Raises:** `ValueError` at the first word that is no level.
     """
     for name in options.levels:
-        check_choice("a name in levels", name, names)
+        if name not in names:
+            raise ValueError(
+                f"levels names {name!r}, which is not a covariate; name it in covariates, or leave it out."
+            )
     columns = [
         number_words(table, name, [str(word) for word in options.levels[name]])
         if name in options.levels

@@ -11,6 +11,7 @@ GAPS = ("auto", "linear", "hold", "none")
 INTERVALS = ("after", "before")
 REPEAT_RULES = ("auto", "mean", "none")
 ROW_ORDERS = ("auto", "written", "sorted")
+OF_LEVELS = "the words of each covariate that is text, such as {strain: [wild, mutant]}"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class ReadingOptions:
                 check_argument(key, choice, str, f"one of {', '.join(known)}")
                 check_choice(key, choice, known)
 
+        check_argument("levels", self.levels, Mapping[str, object], OF_LEVELS)
         for name, words in self.levels.items():
             check_argument(f"levels.{name}", words, Sequence[str], "a list of words")
             if isinstance(words, str) or len(set(words)) < max(len(words), 1):
