@@ -28,11 +28,10 @@ from omegaconf._utils import split_key
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
 from ..data.tables.guess import (
     HOLDS_TEXT,
-    LikelyInput,
     find_constant_columns,
     find_deviations,
     find_levels,
-    find_likely_inputs,
+    find_limit,
     find_no_states,
     find_records,
     find_repeats,
@@ -43,9 +42,10 @@ from ..data.tables.guess import (
     guess_by_names,
     is_repeating,
 )
+from ..data.tables.likely_inputs import LikelyInput, find_likely_inputs
 from ..data.tables.options import ReadingOptions
-from ..data.tables.reading import FORMATS, column_names, find_files
-from ..data.tables.table import list_names
+from ..data.tables.reading import TABLE_ENDINGS, column_names, find_files
+from ..data.tables.table import limit_kind, list_names
 from ..discover.names import plain_names, rename_columns, unit_of
 from ..model.fields.equations import read_equation_lines
 from ..runtime.placement import explain_memory
@@ -66,7 +66,7 @@ from .config.composition import (
     shipped_groups,
 )
 from .leaderboard import Leaderboard
-from .run_directory import with_resumed
+from .run_directory import RECORD, with_resumed
 
 
 def register() -> None:
@@ -179,7 +179,7 @@ def print_error(error: Exception) -> None:
 
 # Kinds of source by the suffixes of their models, and suffixes of all files that need no key on the command line.
 MODEL_FILES = {".yaml": "petab", ".yml": "petab", ".xml": "sbml", ".sbml": "sbml"}
-ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS, *MODEL_FILES)
+ENDINGS = (*TABLE_ENDINGS, *MODEL_FILES)
 # Keys whose values name columns.
 TABLE_COLUMNS = (
     "data.time",
@@ -262,12 +262,12 @@ def join_overrides(words: list[str]) -> list[str]:
 
 
 def check_first_word(words: Sequence[str], commands: Sequence[str]) -> None:
-    """Rejects a first word that is neither a key, a flag nor a file, as a misspelled command is.
+    """Rejects a first word that is neither a key, a flag, a file nor a folder, as a misspelled command is.
 
     **Raises:** `ConfigError` with the commands, or the one of nearly the same name.
     """
     for word in words:
-        if commands and word.isidentifier() and not Path(word).is_file():
+        if commands and word.isidentifier() and not Path(word).exists():
             near = difflib.get_close_matches(word, commands, 1)
             hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(sorted(commands))}."
             raise ConfigError(f"{word} is neither a command of node-fit nor a file; {hint}")
@@ -315,14 +315,14 @@ def without_files(words: list[str]) -> tuple[list[str], list[str]]:
 
 def is_table(word: str) -> bool:
     plain = "=" not in word and not word.startswith("~")
-    return plain and (word.lower().endswith(ENDINGS) or Path(word).is_file())
+    return plain and (word.lower().endswith(ENDINGS) or Path(word).exists())
 
 
 class Columns(NamedTuple):
     """The guessed roles of a file's columns; None or empty for roles that the command sets.
 
-    - `inputs`: columns that the equations use but do not predict, and `switches`: inputs that jump between levels, each
-      with the reason. `covariates`: columns that are constant in each trajectory. `series`: trajectories of one state.
+    - `inputs`: columns that the equations use but do not predict, and `reasons`: why columns are inputs, if values show
+      it. `covariates`: columns that are constant in each trajectory. `series`: trajectories of one state.
     - `levels`: words of the covariates that are text.
     - `deviations`: columns with the standard deviations, by state; empty unless all states have one.
     - `time_of_day`: the column of times of day, if the time column holds dates.
@@ -339,7 +339,7 @@ class Columns(NamedTuple):
     inputs: Sequence[str] = ()
     covariates: Sequence[str] = ()
     series: Sequence[str] = ()
-    switches: Mapping[str, str] = MappingProxyType({})
+    reasons: Mapping[str, str] = MappingProxyType({})
     levels: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
@@ -348,6 +348,8 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
 
     **Arguments:** `given`: the command's overrides by key, which set the role of some columns.
     """
+    if run := next((file for file in files if (Path(file) / RECORD).is_file()), None):
+        raise ConfigError(f"{run} is the folder of a run; name a table, or see it by node-fit open {run}.")
     models = [file for file in files if Path(file).suffix.lower() in MODEL_FILES]
     source = MODEL_FILES[Path(models[0]).suffix.lower()] if models else "table"
     for key in ("data", "data.path"):
@@ -365,7 +367,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    columns, reasons = take_switches(path, take_series(columns, given), given)
+    columns, hints = take_certain_inputs(path, take_series(columns, given), given)
     added = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     clauses: list[str] = []
     for key, said in (("time", "column {!r} is the time"), ("time_of_day", "with the times of day in {!r}"),
@@ -398,13 +400,33 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         added += [f"data.{key}={as_value(value)}" for key, value in renamed.items()]
         short = list_names(list(cast(Mapping[str, str], renamed["rename"])), FEW_COLUMNS)
         clauses.append(f"with plain names for equations: {short}")
-    clauses += [f"{name!r} {why}, and is left out" for name, why in columns.no_states.items() if name]
+    if (limit := find_limit_of_states(path, columns, given)) is not None:
+        added.append("data.censored=true")
+        clauses.append(f"{limit[0]!r} in {limit[1]!r} is {limit_kind(limit[0])}")
+    clauses += describe_columns_left_out(columns)
+    hint = describe_likely_inputs(hints, columns.inputs, names)
+    return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hint
+
+
+def describe_columns_left_out(columns: Columns) -> list[str]:
+    """Returns clauses about columns without a role."""
+    clauses = [f"{name!r} {why}, and is left out" for name, why in columns.no_states.items() if name]
     if columns.others:
         others = list_names(columns.others, FEW_COLUMNS)
         verb = "is" if len(columns.others) == 1 else "are"
         clauses.append(f"{others} {verb} left out: inputs, covariates, doses or events, if they matter")
-    hints = describe_likely_inputs(reasons, columns.inputs, names)
-    return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hints
+    return clauses
+
+
+def find_limit_of_states(path: Path, columns: Columns, given: Mapping[str, str]) -> tuple[str, str] | None:
+    """Returns a limit of detection among the states with its column, unless the command or its loss excludes limits."""
+    if "data.censored" in given or given.get("loss", "loss=squares") != "loss=squares":
+        return None
+    names = column_names(path, reading_of(given))
+    short = {short: name for name, short in plain_names(names).items()}
+    named = [name for key in ("states", "value") for name in texts_in(value_of(given.get(f"data.{key}", "")))]
+    measured = {short.get(name, name): None for name in (*columns.states, *columns.series, *named)}
+    return find_limit(path, [name for name in measured if name in names], reading_of(given))
 
 
 def keys_of_model(source: str, model: str, others: Sequence[str]) -> tuple[list[str], str]:
@@ -427,13 +449,13 @@ def take_series(columns: Columns, given: Mapping[str, str]) -> Columns:
     return columns._replace(states=[], others=others, series=series) if series else columns
 
 
-def take_switches(path: Path, columns: Columns, given: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
-    """Takes columns that jump between levels out of the states; returns the reasons of other likely inputs, too."""
+def take_certain_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
+    """Takes columns that can hardly be states out of the states; returns the reasons of other likely inputs, too."""
     likely = find_inputs_among_states(path, columns, given)
-    switches = {name: found.reason for name, found in likely.items() if found.is_certain}
-    states = [name for name in columns.states if name not in switches]
-    others = {name: found.reason for name, found in likely.items() if name not in switches}
-    return columns._replace(states=states, inputs=[*columns.inputs, *switches], switches=switches), others
+    reasons = {name: found.reason for name, found in likely.items() if found.is_certain}
+    states = [name for name in columns.states if name not in reasons]
+    hints = {name: found.reason for name, found in likely.items() if name not in reasons}
+    return columns._replace(states=states, inputs=[*columns.inputs, *reasons], reasons=reasons), hints
 
 
 def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -445,7 +467,8 @@ def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[st
         if found := getattr(columns, role):
             keys.append(f"data.{role}={as_value(found)}")
             clauses.append(f"{list_names(found, FEW_COLUMNS)} {one if len(found) == 1 else several}")
-            clauses += [f"since {name!r} {why}" for name, why in columns.switches.items() if role == "inputs"]
+            reasons = [f"{name!r} {why}" for name, why in columns.reasons.items() if role == "inputs"]
+            clauses += [f"since {', and '.join(reasons)}"] if reasons else []
             clauses += ["constant in each trajectory"] if role == "covariates" else []
     state = next((name for name in gather_equations(given) if name not in names), "value")
     if columns.series or ("data.series" in given and not {"data.states", "data.observable"} & set(given)):
@@ -683,7 +706,7 @@ def describe_likely_inputs(reasons: Mapping[str, str], known: Sequence[str], nam
     """Returns a hint about columns that look like inputs beside known ones; empty without any."""
     clauses, plain = [f"{name!r} {why}" for name, why in reasons.items()], plain_names(names)
     inputs = as_value([plain.get(name, name) for name in (*known, *reasons)])
-    return f"; {' and '.join(clauses)}, as an input does: data.inputs={inputs}" if clauses else ""
+    return f"; {' and '.join(clauses)}, like an input: data.inputs={inputs}" if clauses else ""
 
 
 def find_labels(names: Sequence[str], given: Mapping[str, str]) -> dict[str, object]:

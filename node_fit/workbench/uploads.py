@@ -15,8 +15,8 @@ from ..app.launching import (
     guess_columns,
     keys_of_option,
     reading_of,
+    take_certain_inputs,
     take_series,
-    take_switches,
     value_of,
 )
 from ..data.dataset import Dataset
@@ -180,7 +180,7 @@ def look_at(path: Path, roles: Mapping[str, object] | None, words: Sequence[str]
 def guess_roles(path: Path, given: dict[str, str]) -> tuple[Json, dict[str, str]]:
     """Guesses the column roles, and finds states that look like inputs, with reasons."""
     columns = take_series(guess_columns(path, path.name, given), given)
-    columns, likely = take_switches(path, columns, given)
+    columns, likely = take_certain_inputs(path, columns, given)
     roles: Json = {
         "time": columns.time,
         "time_of_day": columns.time_of_day,

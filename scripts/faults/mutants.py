@@ -45,6 +45,7 @@ SHORT_RECORDS = ("tests/fitting/test_short_records.py",)
 HELD_INPUTS = ("tests/discover/test_held_inputs.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
 LEVELS = ("tests/data/test_levels.py",)
+LIKELY_INPUTS = ("tests/data/test_likely_inputs.py",)
 UNMEASURED, DOSES = ("tests/fitting/test_unmeasured.py",), ("tests/data/test_doses.py",)
 MUTANTS = (
     Mutant(
@@ -56,10 +57,10 @@ MUTANTS = (
     ),
     Mutant(
         "guess: sensors that are read less often",
-        "node_fit/data/tables/guess.py",
-        "dense = known.sum(axis=0) >= MANY_PAIRS * follows.sum()",
+        "node_fit/data/tables/likely_inputs.py",
+        "dense = pairs.sum(axis=0) >= MANY_PAIRS * follows.sum()",
         "dense = np.ones(len(states), bool)",
-        ("tests/data/test_guess.py",),
+        LIKELY_INPUTS,
     ),
     Mutant(
         "levels: between two words",
@@ -1641,10 +1642,10 @@ MUTANTS = (
     ),
     Mutant(
         "columns: levels that leap",
-        "node_fit/data/tables/guess.py",
+        "node_fit/data/tables/likely_inputs.py",
         "if np.median(stays) < LEAST_STAY:",
         "if False:",
-        ("tests/data/test_guess.py",),
+        LIKELY_INPUTS,
     ),
     Mutant(
         "gaps: inputs that stay the same",
@@ -1732,17 +1733,17 @@ MUTANTS = (
     ),
     Mutant(
         "columns: changes that pass over a level",
-        "node_fit/data/tables/guess.py",
+        "node_fit/data/tables/likely_inputs.py",
         "and leaps.mean().item() >= PASSES_OVER",
         "and leaps.mean().item() >= 0",
-        ("tests/data/test_guess.py",),
+        LIKELY_INPUTS,
     ),
     Mutant(
         "columns: levels that do not return",
-        "node_fit/data/tables/guess.py",
+        "node_fit/data/tables/likely_inputs.py",
         "return len(held) > len(levels) and leaps.sum()",
         "return leaps.sum()",
-        ("tests/data/test_guess.py",),
+        LIKELY_INPUTS,
     ),
     Mutant(
         "race: openings are no attempts",
@@ -1866,7 +1867,7 @@ MUTANTS = (
     Mutant(
         "commands: a misspelled first word",
         "node_fit/app/launching.py",
-        "if commands and word.isidentifier() and not Path(word).is_file():",
+        "if commands and word.isidentifier() and not Path(word).exists():",
         "if False:",
         COMMAND_LINE,
     ),
@@ -2677,11 +2678,81 @@ MUTANTS = (
         ("tests/data/test_noise_formula.py",),
     ),
     Mutant(
-        "guess: what one column explains alone",
+        "likely inputs: sensors that are read less often",
+        "node_fit/data/tables/likely_inputs.py",
+        "compare(table, np.arange(2), np.arange(count), count, len(new)).chance > FORETELLS",
+        "True",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: values held once",
+        "node_fit/data/tables/likely_inputs.py",
+        "if len(np.unique(new)) < NEW_VALUES * len(new) or np.diff(new).var() < new.var():",
+        "if False:",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: columns that others drive",
+        "node_fit/data/tables/likely_inputs.py",
+        "return found.chance < DRIVEN_SURELY or found.share > DRIVEN",
+        "return False",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: smooth columns alone",
+        "node_fit/data/tables/likely_inputs.py",
+        "if not any(found.is_certain for found in (*held.values(), *likely.values())):",
+        "if False:",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: noise beside an input",
+        "node_fit/data/tables/likely_inputs.py",
+        "and past.is_smooth(index) and",
+        "and",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: predictions across records",
+        "node_fit/data/tables/likely_inputs.py",
+        "return rows - np.maximum.accumulate(np.where(is_linked, 0, rows))",
+        "return rows",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "guess: times beside records",
         "node_fit/data/tables/guess.py",
-        "(1 - EXPLAINS) * (1 - own_pulls**2)",
-        "(1 - EXPLAINS)",
+        "is_grouped = ends == count - 1 and column.nunique() > count",
+        "is_grouped = True",
+        COMMAND_LINE,
+    ),
+    Mutant(
+        "guess: limits of detection",
+        "node_fit/data/tables/guess.py",
+        "return bool(signs) and number_in(number) is not None and",
+        "return bool(signs) and",
         ("tests/data/test_guess.py",),
+    ),
+    Mutant(
+        "guess: limits with another loss",
+        "node_fit/app/launching.py",
+        'if "data.censored" in given or given.get("loss", "loss=squares") != "loss=squares":',
+        "if False:",
+        COMMAND_LINE,
+    ),
+    Mutant(
+        "files: folders of runs",
+        "node_fit/app/launching.py",
+        "(Path(file) / RECORD).is_file()",
+        "False",
+        COMMAND_LINE,
+    ),
+    Mutant(
+        "files: folders with several kinds of tables",
+        "node_fit/data/tables/reading.py",
+        "if len(kinds) == 1:",
+        "if kinds:",
+        ("tests/data/test_tables.py",),
     ),
     Mutant(
         "baselines: blocks go on where others end",

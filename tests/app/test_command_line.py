@@ -270,8 +270,7 @@ def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
     (folder / "set.csv").write_text("\n".join(["t,heater,room", *rows]))
     complete(["set.csv"], "node_fit")
     assert (
-        "; 'heater' stays at one of 3 levels, as an input does: data.inputs=[heater]; in full:"
-        in capsys.readouterr().out
+        "; 'heater' stays at one of 3 levels, like an input: data.inputs=[heater]; in full:" in capsys.readouterr().out
     )
     draw, level, lower, lines = np.random.default_rng(0), 0.0, 0.0, ["t,heater,room,wall"]
     for row, heat in enumerate(draw.normal(size=80)):  # A wall that follows a room, which a heater moves.
@@ -279,11 +278,43 @@ def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
         level, lower = level + 2 * heat - 0.1 * level, lower + 0.5 * (level - lower)
     (folder / "set.csv").write_text("\n".join(lines))
     complete(["set.csv", "data.inputs=[heater]"], "node_fit")
-    assert "as an input does" not in capsys.readouterr().out
-    lines = [f"{line},{'fan' if row == 0 else row // 9 % 2}" for row, line in enumerate(lines)]
-    (folder / "set.csv").write_text("\n".join(lines))
+    assert "like an input" not in capsys.readouterr().out
+    rows = [f"{row},{row // 10 % 3},{(row % 10) / 10},{row // 9 % 2}" for row in range(60)]
+    (folder / "set.csv").write_text("\n".join(["t,heater,room,fan", *rows]))
     complete(["set.csv"], "node_fit")  # With the hint's key, the fan would be a state if it did not name it, too.
-    assert "as an input does: data.inputs=[fan,heater]" in capsys.readouterr().out
+    assert "like an input: data.inputs=[fan,heater]" in capsys.readouterr().out
+
+
+def test_inputs_by_the_responses_to_them_are_taken_with_their_reasons(folder, capsys):
+    rng, level, lines = np.random.default_rng(0), 0.0, ["day,rain,flow,gate"]
+    gates = np.repeat(rng.uniform(0, 1, 25), 8)
+    for day, (rain, gate) in enumerate(zip(rng.gamma(0.7, 1.0, 200), gates, strict=True)):
+        lines.append(f"{day},{rain:.3f},{level:.3f},{gate:.3f}")
+        level += rain - (0.1 + 0.2 * gate) * level
+    (folder / "river.csv").write_text("\n".join(lines))
+    data = composed(*complete(["river.csv"], "node_fit")).data
+    assert (data.states, data.inputs) == (["flow"], ["rain", "gate"])
+    reasons = "since 'rain' drives 'flow' and is predicted by no column, and 'gate' jumps between values that it holds"
+    assert f"'rain', 'gate' are inputs, {reasons}; in full:" in capsys.readouterr().out
+    assert composed(*complete(["river.csv", "data.states=[flow,rain]"], "node_fit")).data.inputs == []
+
+
+@pytest.mark.parametrize(
+    ("words", "is_read"),
+    [
+        ([], True),
+        (["data.time=t", "data.states=[c]"], True),
+        (["loss=squares"], True),
+        (["loss=student"], False),
+        (["data.censored=false"], False),
+        (["data.states=[d]"], False),
+    ],
+)
+def test_limits_of_detection_are_read(folder, capsys, words, is_read):
+    (folder / "assay.csv").write_text("t,c (mg/l),d,note\n0,9,1,a\n1,4.5,2,<2\n2,< 2,3,b\n")
+    found = complete(["assay.csv", *words], "node_fit")
+    assert ("data.censored=true" in found) == is_read
+    assert ("'< 2' in 'c (mg/l)' is a limit of detection" in capsys.readouterr().out) == is_read
 
 
 @pytest.mark.parametrize(
@@ -564,6 +595,18 @@ def test_commands_are_words_after_node_fit(folder, name):
 def test_fit_is_a_word_that_can_be_left_out(folder):
     with_word, without = (node_fit(folder, *word, "--cfg", "job", "seed=7") for word in ([FIT], []))
     assert with_word.code == 0 and with_word.out == without.out and "seed: 7" in without.out
+
+
+def test_a_folder_of_tables_is_data_and_a_run_is_not(folder, capsys):
+    (folder / "runs").mkdir()
+    for name in ("a.csv", "b.csv"):
+        (folder / "runs" / name).write_text("t,x\n0,1\n1,2\n")
+    assert complete(["runs"], "node_fit")[1:] == ["data.path=runs", "data.time=t", "data.states=[x]"]
+    (folder / "runs" / ".run.json").touch()
+    with pytest.raises(
+        ConfigError, match=r"runs is the folder of a run; name a table, or see it by node-fit open runs"
+    ):
+        complete(["runs"], "node_fit")
 
 
 @pytest.mark.parametrize(

@@ -370,17 +370,35 @@ def test_malformed_typed_files(tmp_path):
 
 def test_paths_that_are_no_files(tmp_path):
     write(tmp_path, "measured.csv", "t,x\n0,1\n")
+    (tmp_path / "pictures" / "raw.csv").mkdir(parents=True)
+    (tmp_path / "pictures" / "a.png").touch()
+    (tmp_path / "mixed").mkdir()
+    for name in ("a.csv", "b.xlsx", ".c.parquet"):
+        (tmp_path / "mixed" / name).touch()
     for path, kind, words in (
         (tmp_path / "mesured.csv", FileNotFoundError, "did you mean"),
         (tmp_path / "none" / "a.csv", FileNotFoundError, "nor does the folder"),
         (tmp_path / "*.tsv", FileNotFoundError, "no file matches"),
-        (tmp_path, ValueError, "is a folder"),
+        (tmp_path / "pictures", ValueError, "is a folder without tables"),
+        (
+            tmp_path / "mixed",
+            ValueError,
+            "tables of several kinds, .csv, .xlsx; name a file in it, or use a glob",
+        ),
     ):
         with pytest.raises(kind) as caught:
             read_table(path, time="t", states=["x"])
         assert str(path) in str(caught.value) and words in str(caught.value)
     with pytest.raises(ValueError, match="empty list"):
         read_table([], time="t", states=["x"])
+
+
+def test_the_tables_of_a_folder_are_its_trajectories(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for name, value in (("b.csv", 2), ("a.CSV", 1), (".hidden.csv", 3), ("notes.md", 4)):
+        (tmp_path / "runs" / name).write_text(f"t,x\n0,{value}\n1,{value}\n")
+    data = read_table(tmp_path / "runs", time="t", states=["x"])
+    assert data.ys[:, 0, 0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

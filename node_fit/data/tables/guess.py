@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from .clocks import holds_clock
 from .header import TIMES, plain_name
@@ -14,12 +14,9 @@ from .layout import Roles
 from .options import AS_RECOGNISED, ReadingOptions
 from .reading import read_file
 from .table import (
-    UNKNOWN_FIX,
     Missing,
-    as_numbers_of_column,
     is_blank,
     is_typed,
-    list_names,
     parts_of_cell,
     read_names,
     read_number,
@@ -47,17 +44,8 @@ MEASURED = "dv"
 # Units that name a column of times, and names of a column of times of day beside a column of dates.
 UNITS_OF_TIME = {"h", "hr", "hour", "hours", "min", "minute", "minutes", "s", "sec", "second", "seconds", "day", "days"}
 TIMES_OF_DAY = {"time", "zeit", "clock", "uhrzeit", "hour"}
-# Maximum size of files that are examined [bytes], and minimum number of rows to judge the steps of a column.
-MOST_BYTES_LOOKED_AT, FEWEST_LOOKED_AT = 20_000_000, 30
-# An input has at most this many levels, and changes in less than this fraction of the rows; or it explains more
-# than this fraction of another column's unexplained steps, while all columns leave more than the last fraction of its
-# own steps unexplained.
-MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
-# A column of three or more levels is surely an input if it stays for this many rows (median) and this fraction of its
-# changes, two at least, pass over a level: a coarse sensor goes from one level to the next, and counts rarely stay.
-LEAST_STAY, PASSES_OVER, FEWEST_LEAPS = 3, 0.2, 2
-# Minimum share of neighbouring rows that both have a value of a column.
-MANY_PAIRS = 0.5
+# Maximum size of files that are examined [bytes].
+MOST_BYTES_LOOKED_AT = 20_000_000
 # Minimum average number of rows of a record, below which names do not identify records.
 LEAST_ROWS_OF_A_RECORD = 3
 # Name of a well of a plate with 6 to 384 wells, and the fewest wells, in two rows of the plate, that are recognised.
@@ -68,8 +56,6 @@ REPEATED_THINGS = {"rep", "repeat", "replicate", "run", "trial", "experiment", "
     "subject", "patient", "animal", "mouse", "rat", "plant", "well", "culture", "colony", "flask", "specimen",
     "tablet", "vial", "dish", "batch", "assay", "test", "donor", "volunteer", "participant", "person", "proband"
 }  # fmt: skip
-# Two columns are identical if one leaves less than this fraction of the other.
-TINY_SHARE = 1e-12
 # Why a column of words is no state, and the maximum number of words of a covariate.
 HOLDS_TEXT, MOST_WORDS = "holds text", 8
 
@@ -116,22 +102,35 @@ def find_time(names: Sequence[str]) -> str | None:
 
 def find_time_by_values(path: Path, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> str:
     """Returns the first column that can hold times rather than words; the first of all if none can, or for large
-    files."""
+    files.
+
+    If its values are those of records, in whose rows another column increases, and which are fewer than its values, the
+    other column holds the times.
+    """
     unique = tuple(name for name in names if name and names.count(name) == 1)
     if not unique or path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return names[0]
     table = read_file(path, ColumnsToSee(time=None, states=unique), options=options)
-    columns = {name: table.columns[name] for name in unique}
-    return next(
-        (
-            name
-            for name, column in columns.items()
-            if holds_stamps(column)
-            or holds_clock(column)
-            or describe_no_state(column, name, table.missing) != "holds text"
-        ),
-        names[0],
-    )
+    columns = {
+        name: column
+        for name in unique
+        if holds_stamps(column := table.columns[name])
+        or holds_clock(column)
+        or describe_no_state(column, name, table.missing) != HOLDS_TEXT
+    }
+    if not columns:
+        return names[0]
+    first, *others = columns
+    return next((name for name in others if increases_in(columns[name], columns[first])), first)
+
+
+def increases_in(column: "pandas.Series", records: "pandas.Series") -> bool:
+    """Whether records follow one another, and numbers increase in the rows of each and are more than records."""
+    cells: np.ndarray = column.to_numpy(dtype=object)
+    numbers = np.array([np.nan if (number := number_in(cell)) is None else number for cell in cells])
+    count, ends = records.nunique(), (records.to_numpy(object)[1:] != records.to_numpy(object)[:-1]).sum()
+    is_grouped = ends == count - 1 and column.nunique() > count
+    return is_grouped and bool(np.isfinite(numbers).all()) and tells_records(records, numbers)
 
 
 def find_time_of_day(
@@ -272,6 +271,21 @@ def number_in(value: object) -> float | None:
         return None
 
 
+def find_limit(path: Path, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> tuple[str, str] | None:
+    """Returns the first cell of some columns that is a limit or an interval, such as `<0.5`, and its column."""
+    if not names or path.stat().st_size > MOST_BYTES_LOOKED_AT:
+        return None
+    table = read_file(path, ColumnsToSee(time=None, states=tuple(names)), options=options)
+    cells = ((cell, name) for name in names if not is_typed(table.columns[name]) for cell in table.columns[name])
+    return next(((cell.strip(), name) for cell, name in cells if isinstance(cell, str) and holds_limit(cell)), None)
+
+
+def holds_limit(cell: str) -> bool:
+    """Whether a cell holds numbers as a limit or an interval, so that no other meaning is likely."""
+    *signs, number = parts_of_cell(cell)
+    return bool(signs) and number_in(number) is not None and (len(signs) < 2 or number_in(signs[0]) is not None)
+
+
 def is_repeating(path: Path, name: str, options: ReadingOptions = AS_RECOGNISED) -> bool:
     """Whether values of a column repeat, as the names of records do; row numbers do not.
 
@@ -300,7 +314,7 @@ def find_records(path: Path, time: str, names: Sequence[str], options: ReadingOp
         if (np.diff(times) > 0).all():
             return None
     telling = [name for name in names if tells_records(table.columns[name], times)]
-    texts = [name for name in telling if describe_no_state(table.columns[name], name, table.missing) == "holds text"]
+    texts = [name for name in telling if describe_no_state(table.columns[name], name, table.missing) == HOLDS_TEXT]
     counts = [name for name in telling if name not in texts and is_count(table.columns[name])]
     return next(iter([*texts, *counts]), None)
 
@@ -322,101 +336,3 @@ def is_count(column: "pandas.Series") -> bool:
     """Whether a column holds consecutive numbers that count from 0 or 1."""
     numbers = {number_in(value) for value in column}
     return any(numbers == {float(first + index) for index in range(len(numbers))} for first in (0, 1))
-
-
-class LikelyInput(NamedTuple):
-    """Why a column looks like an input, as the end of a sentence; if `is_certain`, it can hardly be a state."""
-
-    reason: str
-    is_certain: bool = False
-
-
-def find_likely_inputs(
-    path: Path,
-    time: str,
-    trajectory: str | None,
-    states: Sequence[str],
-    options: ReadingOptions = AS_RECOGNISED,
-) -> dict[str, LikelyInput]:
-    """Returns the columns that look set from outside; none for few rows, or if not all are numbers.
-
-    Such a column stays at a few levels, or is followed by others while nothing explains its own steps.
-    """
-    if path.stat().st_size > MOST_BYTES_LOOKED_AT:
-        return {}
-    table = read_file(path, Roles(time=time, states=tuple(states), trajectory=trajectory), options=options)
-    columns = [as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in states]
-    values = np.stack(columns, axis=1)
-    follows = np.ones(len(values) - 1, bool)
-    if trajectory is not None:
-        (records,) = read_names([table], trajectory, "trajectory")
-        follows = np.asarray(records[1:] == records[:-1])
-    known = np.isfinite(values[1:]) & np.isfinite(values[:-1]) & follows[:, None]
-    # A sensor that is read less often than the others is no input, and must not hide those that are.
-    dense = known.sum(axis=0) >= MANY_PAIRS * follows.sum()
-    pairs = np.asarray(known[:, dense].all(axis=1))
-    if not dense.any() or pairs.sum() < FEWEST_LOOKED_AT:
-        return {}
-    names = [name for name, is_dense in zip(states, dense, strict=True) if is_dense]
-    likely = find_inputs_by_steps(values[:-1, dense][pairs], np.diff(values[:, dense], axis=0)[pairs], names)
-    return likely if len(likely) < len(states) else {}
-
-
-def find_inputs_by_steps(before: np.ndarray, steps: np.ndarray, names: Sequence[str]) -> dict[str, LikelyInput]:
-    """Like `find_likely_inputs`, for columns at rows, and their steps to the next rows, both `(row, column)`."""
-    likely: dict[str, LikelyInput] = {}
-    is_free, follows = unexplained_share(before, steps) > UNEXPLAINED, find_followers(before, steps)
-    for index, name in enumerate(names):
-        levels, moves = len(np.unique(before[:, index])), float((steps[:, index] != 0).mean())
-        if 2 <= levels <= MOST_LEVELS and 0 < moves < STAYS:
-            leaps = levels == 2 or leaps_between_levels(before[:, index], steps[:, index])
-            likely[name] = LikelyInput(f"stays at one of {levels} levels", is_certain=leaps)
-        elif moves and is_free[index] and follows[index].any():
-            followers = [names[int(follower)] for follower in np.flatnonzero(follows[index])]
-            likely[name] = LikelyInput(f"is followed by {list_names(followers, 3)}")
-    return likely
-
-
-def leaps_between_levels(before: Float[np.ndarray, " row"], steps: Float[np.ndarray, " row"]) -> bool:
-    """Whether a column stays at its levels, returns to them, and often passes over one on its way to another."""
-    changes = np.flatnonzero(steps)
-    stays = np.diff(np.append(changes, len(steps)))
-    if np.median(stays) < LEAST_STAY:
-        return False
-    held = changes[stays > 1]
-    levels = np.unique(before)
-    ends = before[held][:, None], (before[held] + steps[held])[:, None]
-    first, last = (np.abs(values - levels).argmin(axis=1) for values in ends)
-    leaps = np.abs(last - first) > 1
-    return len(held) > len(levels) and leaps.sum().item() >= FEWEST_LEAPS and leaps.mean().item() >= PASSES_OVER
-
-
-def find_followers(
-    before: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row column"]
-) -> Bool[np.ndarray, "column follower"]:
-    """Whether a column explains much of another's steps beyond that column itself, from correlations of all pairs."""
-    columns, moves = standardise_columns(before), standardise_columns(steps)
-    between, pulls = columns.T @ columns, columns.T @ moves
-    own_pulls = np.diag(pulls)
-    # The fraction that two columns explain together; for identical columns, the fraction that one explains.
-    apart = 1 - between**2
-    added = np.where(apart > TINY_SHARE, (pulls - between * own_pulls) ** 2 / np.maximum(apart, TINY_SHARE), 0.0)
-    follows = 1 - own_pulls**2 - added < (1 - EXPLAINS) * (1 - own_pulls**2)
-    return follows & ~np.eye(len(own_pulls), dtype=bool)
-
-
-def standardise_columns(table: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
-    """Centres the columns and scales them to length 1; zeros for a column that does not vary."""
-    centred = table - table.mean(axis=0)
-    length = np.sqrt((centred**2).sum(axis=0))
-    return np.where(np.ptp(table, axis=0) > 0, centred / np.where(length > 0, length, 1.0), 0.0)
-
-
-def unexplained_share(
-    table: Float[np.ndarray, "row column"], steps: Float[np.ndarray, "row step"]
-) -> Float[np.ndarray, " step"]:
-    """Computes the fraction of the variance of each column's steps that a linear equation of all columns leaves."""
-    spread = steps.var(axis=0)
-    design = np.column_stack([table - table.mean(axis=0), np.ones(len(table))])
-    residuals = steps - design @ np.linalg.lstsq(design, steps, rcond=None)[0]
-    return np.where(spread > 0, (residuals**2).mean(axis=0) / np.where(spread > 0, spread, 1.0), 0.0)

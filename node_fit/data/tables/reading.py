@@ -35,9 +35,10 @@ from .times import check_unit
 
 
 def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Finds the files that a path, a list of paths or a glob names; those of a glob in alphabetical order.
+    """Finds the files that a path, a list of paths or a glob names; those of a glob or folder in alphabetical order.
 
-    **Raises:** `FileNotFoundError` with the nearest existing file; `ValueError` for a folder or a file named twice.
+    **Raises:** `FileNotFoundError` with the nearest existing file; `ValueError` for a folder without tables or with
+    several kinds of them, or a file named twice.
     """
     check_argument("path", path, str | Path | Sequence[str | Path], "a file, a list of files or a glob")
     paths = [path] if isinstance(path, (str, Path)) else list(path)
@@ -53,7 +54,7 @@ def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
 def expand(path: Path) -> list[Path]:
     check_path(path)
     if path.is_dir():
-        raise ValueError(f"{path} is a folder, not a file; name a file in it, or use a glob: {path / '*.csv'}.")
+        return find_tables_in(path)
     if path.exists():
         return [path]
     if glob.has_magic(str(path)):
@@ -62,6 +63,16 @@ def expand(path: Path) -> list[Path]:
             return matches
         raise FileNotFoundError(f"no file matches {path}; check the pattern and the working directory, {Path.cwd()}.")
     raise FileNotFoundError(missing(path))
+
+
+def find_tables_in(folder: Path) -> list[Path]:
+    """Finds the tables in a folder, all of one kind."""
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in TABLE_ENDINGS and file.is_file())
+    kinds = sorted({file.suffix.lower() for file in files if not file.name.startswith(".")})
+    if len(kinds) == 1:
+        return [file for file in files if not file.name.startswith(".")]
+    fault = f"holds tables of several kinds, {', '.join(kinds)}" if kinds else "is a folder without tables"
+    raise ValueError(f"{folder} {fault}; name a file in it, or use a glob: {folder / '*.csv'}.")
 
 
 def missing(path: Path) -> str:
@@ -212,6 +223,8 @@ FORMATS = {
     ".ndjson": JSON_LINES,
     **dict.fromkeys(SPREADSHEETS, Format(read_xlsx, size_of_xlsx)),
 }
+
+TABLE_ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS)
 
 
 def format_of(path: Path) -> Format:

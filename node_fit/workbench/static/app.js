@@ -100,7 +100,7 @@ function showTable() {
   $("preview").replaceChildren(head, roles, kinds, pictures, ...rows);
   $("said").textContent = [`${table.name}: ${table.rows} rows, ${names.length} columns`, ...new Set([...table.recognised, ...(table.data?.notes ?? [])])].join("; ");
   $("likely").replaceChildren(...Object.entries(table.likely_inputs).map(([name, why]) => {
-    const line = make("p", `${name} ${why}, as an input does. `);
+    const line = make("p", `${name} ${why}, like an input. `);
     line.append(make("button", "take it as an input", {onclick: attempt(() => { document.querySelector(`#preview select[data-column="${CSS.escape(name)}"]`).value = "input"; return changeRoles(); })}));
     return line;
   }));
