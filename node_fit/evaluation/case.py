@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
+from ..data.domains import to_line
 from ..data.interpolation import noise_levels
-from ..data.scaling import Scaler
+from ..data.scaling import UNBOUNDED, Scaler, columns_by_name, gather_bounds
 from ..likelihood.losses import LOSSES, AbstractLikelihood, AbstractResidualLoss
 from ..model.make_model import trait_of
 from ..options.options import Options
@@ -221,7 +222,7 @@ class Case:
     @cached_property
     def noise_of_rows(self) -> Float[np.ndarray, " state"]:
         """The noise of each state, estimated from the training data."""
-        return estimate_noise_of(self.weighted_splits["train"])
+        return estimate_noise_of(self.weighted_splits["train"], self.options)
 
     @cached_property
     def noise(self) -> Float[np.ndarray, " state"]:
@@ -229,8 +230,9 @@ class Case:
         train = self.weighted_splits["train"]
         values = train.mask.sum(axis=(0, 1))
         if self.is_law and self.scaler is not None and self.misfit is None:
-            rmse = np.array([channel.rmse for channel in self.train.channels.values()])
-            return np.where(values >= LEAST_VALUES, rmse, np.nan)
+            squares = residuals_on_line(train, self.predicted["train"], self.options) ** 2
+            total = np.where(train.mask, squares, 0.0).sum(axis=(0, 1))
+            return np.where(values >= LEAST_VALUES, np.sqrt(total / np.maximum(values, 1)), np.nan)
         return np.where(values >= FEW_VALUES, self.noise_of_rows, np.nan)
 
     @cached_property
@@ -346,16 +348,16 @@ def is_falling(history: Sequence[Record], share: float) -> bool:
     return fell and records[-1].judged_loss <= (1 + FALLING) * lowest
 
 
-def estimate_noise_of(data: Dataset) -> Float[np.ndarray, " state"]:
-    """Estimates the noise of each state from the scored rows."""
-    return noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
+def estimate_noise_of(data: Dataset, options: Options) -> Float[np.ndarray, " state"]:
+    """Estimates the noise of each state from the scored rows; that of a state of `data.log` is of its logarithm."""
+    return noise_levels(data.ts, np.where(data.mask, map_to_line(data.ys, data, options), np.nan))
 
 
 def is_noise(
     data: Dataset, predicted: Predicted, options: Options, noise: Float[np.ndarray, " state"] | None = None
 ) -> bool:
     """Whether every channel's error is about its measurement noise, which is known, passed or estimated."""
-    noise = estimate_noise_of(data) if noise is None else noise
+    noise = estimate_noise_of(data, options) if noise is None else noise
     return bool((errors_over_noise(data, predicted, options, noise) <= NEAR_NOISE).all())
 
 
@@ -363,14 +365,23 @@ def errors_over_noise(
     data: Dataset, predicted: Predicted, options: Options, noise: Float[np.ndarray, " state"]
 ) -> Float[np.ndarray, " state"]:
     """Computes the root mean square of each state's residuals over their noise: `data.sigma` if known, else `noise`."""
-    levels = np.broadcast_to(noise, data.ys.shape)
-    if data.sigma is not None:
-        # The known deviation of a transformed state is that of its logarithm.
-        transformed = (*options.scaling.log, *options.scaling.bounds)
-        levels = np.where([name in transformed for name in data.states], levels, data.sigma)
+    levels = np.broadcast_to(noise, data.ys.shape) if data.sigma is None else data.sigma
     is_known = data.mask & (levels > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        squares = np.where(is_known, ((predicted - data.near(predicted)) / levels) ** 2, 0.0)
+        squares = np.where(is_known, (residuals_on_line(data, predicted, options) / levels) ** 2, 0.0)
         return np.sqrt(
             squares.sum(axis=(0, 1)) / np.where(is_known.any(axis=(0, 1)), is_known.sum(axis=(0, 1)), np.nan)
         )
+
+
+def residuals_on_line(data: Dataset, predicted: Predicted, options: Options) -> Predicted:
+    """Computes the residuals of a loss before scaling; those of a state of `data.log` are of its logarithm."""
+    return map_to_line(predicted, data, options) - map_to_line(data.near(predicted), data, options)
+
+
+def map_to_line(values: Predicted, data: Dataset, options: Options) -> Predicted:
+    """Maps states with bounds to the real line, as the scaler of a fit does; leaves the others unchanged."""
+    scaling, names = options.scaling, (*data.states, *options.scaling.log, *options.scaling.bounds)
+    bounds = gather_bounds(scaling.log, scaling.bounds, names)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return columns_by_name(to_line, values, [bounds.get(name, UNBOUNDED) for name in data.states])

@@ -2720,6 +2720,13 @@ MUTANTS = (
         LIKELY_INPUTS,
     ),
     Mutant(
+        "verdict: noise of logarithms",
+        "node_fit/evaluation/case.py",
+        "return columns_by_name(to_line, values, [bounds.get(name, UNBOUNDED) for name in data.states])",
+        "return values",
+        ("tests/evaluation/test_diagnosis.py",),
+    ),
+    Mutant(
         "guess: times beside records",
         "node_fit/data/tables/guess.py",
         "is_grouped = ends == count - 1 and column.nunique() > count",

@@ -16,7 +16,7 @@ from node_fit.data.interpolation import noise_levels
 from node_fit.data.scaling import Scaler
 from node_fit.evaluation.advice import Untried, advise, more_training
 from node_fit.evaluation.baselines import predict_baselines
-from node_fit.evaluation.case import Case, is_noise
+from node_fit.evaluation.case import Case, estimate_noise_of, is_noise
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
 from node_fit.evaluation.metrics import score_predictions
@@ -285,10 +285,23 @@ def test_known_noise_counts():
     for sigma, limited in ((0.3, True), (0.03, False)):
         data = nf.Dataset.from_arrays(clean.ts[0], ys, states=("x", "y"), sigma=sigma)
         assert is_noise(data, clean.ys, nf.Options()) == limited
-        # In a logarithm, the deviation is another.
+        # The deviation of a state of data.log is that of its logarithm.
+        positive = dataclasses.replace(data, ys=np.exp(data.ys))
         logarithmic = nf.Options(scaling=nf.Scaling(log=("x", "y")))
-        unknown = dataclasses.replace(data, sigma=None)
-        assert is_noise(data, clean.ys, logarithmic) == is_noise(unknown, clean.ys, nf.Options())
+        assert is_noise(positive, np.exp(clean.ys), logarithmic) == limited
+
+
+def test_noise_of_logarithms_is_that_of_large_and_small_values():
+    """At 5 % noise, an error of half of the small values is no noise, though it is far below that of the large ones."""
+    rng, ts = np.random.default_rng(0), np.linspace(0, 8, 80)
+    clean = (100 * np.exp(-ts))[None, :, None]
+    data = nf.Dataset.from_arrays(ts, (clean * np.exp(0.05 * rng.normal(size=clean.shape)))[0], states=("x",))
+    logarithmic = nf.Options(scaling=nf.Scaling(log=("x",)))
+    assert is_noise(data, clean, logarithmic)
+    for wrong in (clean + 0.5 * clean * (clean < 1), clean * 1.2):
+        assert not is_noise(data, wrong, logarithmic)
+    assert is_noise(data, clean + 0.5 * clean * (clean < 1), nf.Options(), noise=np.array([2.0]))
+    assert estimate_noise_of(data, logarithmic) == pytest.approx(0.05, rel=0.3)
 
 
 def test_poor():
