@@ -182,6 +182,8 @@ def describe_hint(hint: object, words: Mapping[object, str] = HINT_WORDS) -> str
         return "an array"
     if kind in LISTS:
         return "a list" + (f" (each {describe_hint(inner[0], words)})" if inner else "")
+    if kind in (dict, Mapping) and len(inner) > 1:
+        return f"a dict (each value {describe_hint(inner[1], words)})"
     package = getattr(kind, "__module__", "").split(".")[0]
     own = getattr(kind, "__name__", str(kind))
     name = f"{package}.{own}" if package in PACKAGES else own

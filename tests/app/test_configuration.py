@@ -263,7 +263,7 @@ def test_unknown_and_required_arguments():
         ({"flag": 1}, "thing.flag must be true or false, got 1."),
         ({"limit": "none"}, "thing.limit must be a number or null, got 'none'."),
         ({"start": "origin"}, "thing.start must be an array or a number, got 'origin'."),
-        ({"old": {"a": "b"}}, "thing.old must be a dict or null, got {'a': 'b'}."),
+        ({"old": {"a": "b"}}, "thing.old must be a dict (each value an integer) or null, got {'a': 'b'}."),
         ({"order": True}, "thing.order must be one of 1, 2, got True."),
         ({"label": 3}, "thing.label must be a string, got 3."),
         ({"of": "relu"}, "thing.of must be a function or null, got 'relu'."),
