@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
 from ..data.noise import relative_deviations
-from ..data.scaling import Scaler
+from ..data.scaling import UNBOUNDED, Scaler
 from .metrics import jsonable
 
 # Number of preceding rows used to predict a residual.
@@ -82,6 +82,8 @@ MOST_TESTED_CHANNELS = 20
 PATTERN_PARTS, MAX_COMPARED, PATTERN_DRAWS = 8, 256, 500
 # Residuals below this fraction of their channel's spread are solver errors.
 LEAST_RESIDUAL = 1e-3
+# Number of fits of the size of residuals, each weighted by the last one.
+REWEIGHTED = 5
 # Tolerance for equal values as a fraction of their range, and for whole steps as a fraction of a step.
 SAME_GAP, WHOLE_STEPS = 1e-9, 1e-3
 # Error below which a first row is the trajectory's start and not a residual [standard deviations].
@@ -111,6 +113,8 @@ class ResidualCheck:
       not fitted; None for too few rows.
     - `inputs`: Spearman's correlation with each input in the same row. `inputs_p`: its p-value, with the variance of
       two independent autocorrelated series (Bartlett, J. R. Stat. Soc. 98, 1935).
+    - `growth`: Spearman's correlation of the residuals' absolute values with the predicted values, on the scale of the
+      fit. `growth_p`: its p-value if the residuals are independent. None for a constant prediction and solver errors.
     """
 
     values: int
@@ -124,6 +128,8 @@ class ResidualCheck:
     past: float | None = None
     inputs: Mapping[str, float | None] | None = None
     inputs_p: Mapping[str, float | None] | None = None
+    growth: float | None = None
+    growth_p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,16 @@ def check_residuals(
     residuals = standardize(data, predicted, scaler).reshape(-1, len(data.states))
     segment = np.repeat(np.arange(len(data.trajectories)), data.ts.shape[1])
     us = data.us.reshape(segment.size, len(data.inputs))
-    channels = check_channels(residuals, segment, us, data.states, data.inputs)
+    rows = predicted.reshape(residuals.shape)
+    growths = {name: growth_of(residuals[:, at], rows[:, at]) for at, name in enumerate(data.states)}
+    loggable, even = find_loggable(data, scaler), residuals.copy()
+    for at, name in enumerate(data.states):
+        if name in loggable and is_growing(growths[name], len(data.states)):
+            even[:, at] = even_out(residuals[:, at], rows[:, at])
+    channels = check_channels(even, segment, us, data.states, data.inputs)
+    channels = {
+        name: replace(check, growth=growths[name][0], growth_p=growths[name][1]) for name, check in channels.items()
+    }
     columns = zip(channels.items(), residuals.T, strict=True)
     if data.sigma is not None:
         channels = {name: replace(check, size=size_test(column)) for (name, check), column in columns}
@@ -172,7 +187,8 @@ def check_residuals(
     if len(data.states) + len(data.inputs) <= MOST_TESTED_CHANNELS:
         past = zip(channels.items(), explain_by_past(data, predicted), strict=True)
         channels = {name: replace(tested, past=jsonable(float(share))) for (name, tested), share in past}
-    return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels)))
+    sentences = neighbours_in_words(channels) + inputs_in_words(channels) + growth_in_words(channels, loggable)
+    return ResidualChecks(channels, tuple(sentences))
 
 
 def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma", *, inputs: bool = True) -> str | None:
@@ -485,6 +501,75 @@ def input_correlation(
     value_lags, input_lags = (autocorrelation(rankdata(series), segment, lags)[1:] for series in (values, us))
     spread = max(1 + 2 * float(np.nansum(value_lags * input_lags)), 1.0)
     return correlation, float(2 * ndtr(float(-abs(correlation) * (us.size / spread) ** 0.5)))
+
+
+Growth = tuple[float | None, float | None]
+
+
+def growth_of(residuals: Float[np.ndarray, " row"], predicted: Float[np.ndarray, " row"]) -> Growth:
+    """Computes Spearman's correlation of the sizes of residuals with the predicted values, and its p-value if residuals
+    are independent; None for few rows, constant predictions, and solver errors."""
+    from scipy.stats import spearmanr
+
+    known = np.flatnonzero(np.isfinite(residuals) & np.isfinite(predicted))[:MOST_VALUES]
+    values, rows = residuals[known], predicted[known]
+    if known.size < FEW_VALUES or np.ptp(rows) == 0 or np.sqrt(np.square(values).mean()) <= LEAST_RESIDUAL:
+        return None, None
+    found = spearmanr(np.abs(values), rows)
+    return jsonable(float(found[0])), jsonable(float(found[1]))
+
+
+def is_growing(growth: Growth, channels: int) -> bool:
+    """Whether residuals grow with the predicted values, at the risk of one of several channels."""
+    correlation, chance = growth
+    return (correlation or 0) >= SLIGHT and chance is not None and chance < RISK / max(channels, 1)
+
+
+def even_out(residuals: Float[np.ndarray, " row"], predicted: Float[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
+    """Divides residuals by their size, an affine function of the predicted values that is fitted to them.
+
+    Tests of independence are for residuals of one size: few large ones beside each other look dependent. The fit is
+    weighted by the sizes of the last one.
+    """
+    from scipy.optimize import nnls
+
+    known = np.isfinite(residuals) & np.isfinite(predicted)
+    sizes, values = np.abs(residuals[known]), np.abs(predicted[known])
+    typical = np.sqrt(np.square(sizes).mean())
+    design = np.column_stack([np.ones(len(values)), values / values.max()]) * typical
+    fitted = np.full(len(values), typical)
+    for _ in range(REWEIGHTED):
+        share, _ = nnls(design / fitted[:, None], sizes / fitted)
+        fitted = np.maximum(design @ share, LEAST_RESIDUAL * typical)
+    even = residuals.copy()
+    even[known] = residuals[known] * typical / fitted
+    return even
+
+
+def find_loggable(data: Dataset, scaler: Scaler) -> list[str]:
+    """Returns the states whose values are all positive, with neither bounds nor known deviations."""
+    if data.sigma is not None:
+        return []
+    lowest = np.where(data.mask, data.ys, np.inf).reshape(-1, len(data.states)).min(axis=0, initial=np.inf).tolist()
+    columns = zip(data.states, lowest, scaler.bounds, strict=True)
+    return [name for name, least, bounds in columns if least > 0 and bounds == UNBOUNDED]
+
+
+def growth_in_words(channels: Mapping[str, ResidualCheck], loggable: Sequence[str]) -> list[str]:
+    """Describes the states whose residuals grow with their values.
+
+    **Arguments:** `loggable`: states of which logarithms can be fitted.
+    """
+    growing = {
+        name: f"{check.growth:.2f} of {name}"
+        for name, check in channels.items()
+        if name in loggable and is_growing((check.growth, check.growth_p), len(channels))
+    }
+    if not growing:
+        return []
+    correlations = f"rank correlation {', '.join(growing.values())}"
+    log = f"data.log=[{','.join(growing)}]"
+    return [f"The residuals grow with the values ({correlations}), as relative errors do: {log} fits these."]
 
 
 def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:

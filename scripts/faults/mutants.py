@@ -2727,6 +2727,27 @@ MUTANTS = (
         ("tests/evaluation/test_diagnosis.py",),
     ),
     Mutant(
+        "residuals: relative errors look dependent",
+        "node_fit/evaluation/residuals.py",
+        "if name in loggable and is_growing(growths[name], len(data.states)):",
+        "if False:",
+        ("tests/evaluation/test_residuals.py",),
+    ),
+    Mutant(
+        "residuals: sizes of small values",
+        "node_fit/evaluation/residuals.py",
+        "share, _ = nnls(design / fitted[:, None], sizes / fitted)",
+        "share, _ = nnls(design, sizes)",
+        ("tests/evaluation/test_residuals.py",),
+    ),
+    Mutant(
+        "residuals: growth under known deviations",
+        "node_fit/evaluation/residuals.py",
+        "if least > 0 and bounds == UNBOUNDED]",
+        "if least > 0]",
+        ("tests/evaluation/test_residuals.py",),
+    ),
+    Mutant(
         "guess: times beside records",
         "node_fit/data/tables/guess.py",
         "is_grouped = ends == count - 1 and column.nunique() > count",

@@ -1,5 +1,6 @@
 """Checks of residuals: independent noise is rarely accused, and what depends on something is found."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -15,6 +16,7 @@ from node_fit.evaluation.residuals import (
     check_channels,
     check_residuals,
     describe_misfit,
+    even_out,
     explain_by_past,
     inputs_in_words,
     ljung_box,
@@ -75,6 +77,79 @@ def test_what_depends_is_found():
     ]
     said = inputs_in_words(inputs(np.random.default_rng(0)))
     assert said[0].startswith("The residuals of x depend on the input u (rank correlation 0.")
+
+
+def decay_with_errors(rng, relative, rows=60, shift=0.0):
+    """Two decays over two decades with errors of 5, or 5 % of the values; and the true values."""
+    ts = np.linspace(0, 5, rows)
+    true = shift + 100 * np.exp(-ts)[None, :, None] * np.array([1.0, 0.5])[:, None, None]
+    noise = rng.normal(size=true.shape) * (0.05 * true if relative else 5.0)
+    ys = true + noise
+    data = nf.Dataset.from_arrays(np.tile(ts, (2, 1)), np.abs(ys) if relative else ys, states=("x",))
+    return data, true
+
+
+def growths(data, true, bounds=None):
+    says = check_residuals(data, true, Scaler.from_dataset(data, bounds=bounds)).says
+    return [sentence for sentence in says if "grow" in sentence]
+
+
+def test_residuals_that_grow_with_values_are_named():
+    found = [growths(*decay_with_errors(np.random.default_rng(seed), relative=True)) for seed in range(30)]
+    assert np.mean([bool(each) for each in found]) >= 0.95
+    assert found[0][0].startswith("The residuals grow with the values (rank correlation 0.")
+    assert found[0][0].endswith(" of x), as relative errors do: data.log=[x] fits these.")
+
+
+def misfits(relative, wrong=lambda true, ts: true, sets=200):
+    """The share of sets with a misfit."""
+    count = 0
+    for seed in range(sets):
+        data, true = decay_with_errors(np.random.default_rng(seed), relative, shift=0.0 if relative else 50.0)
+        predicted = wrong(true, data.ts[..., None])
+        count += describe_misfit(check_residuals(data, predicted, Scaler.from_dataset(data))) is not None
+    return count / sets
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_true_model_is_rarely_a_misfit(relative):
+    """Large residuals beside each other are not dependent where values are large: 45 % of these sets looked so."""
+    assert misfits(relative) <= 0.035
+
+
+def test_wrong_models_are_misfits_under_relative_errors():
+    assert misfits(True, lambda true, ts: true * (1 + 0.1 * np.sin(2 * ts)), 50) >= 0.95
+    assert misfits(True, lambda true, ts: true * np.exp(0.03 * ts), 50) >= 0.8
+
+
+def test_sizes_are_fitted_to_small_and_large_values():
+    rng = np.random.default_rng(0)
+    predicted = np.exp(rng.uniform(-3, 3, 20_000))
+    sizes = 0.1 + 0.05 * predicted
+    residuals = np.where(np.arange(20_000) % 10 == 0, np.nan, sizes * rng.normal(size=20_000))
+    even = even_out(residuals, predicted)
+    assert np.isnan(even).sum() == 2000
+    small, large = (np.nanstd(even[part]) for part in (predicted < 0.2, predicted > 10))
+    assert small == pytest.approx(large, rel=0.1)
+
+
+def test_residuals_of_one_size_are_rarely_said_to_grow():
+    """At most 1 % of sets, and three standard errors of 400 sets are 1.5 %."""
+    made = [decay_with_errors(np.random.default_rng(seed), relative=False, shift=50.0) for seed in range(400)]
+    assert np.mean([bool(growths(*each)) for each in made]) <= 0.025
+
+
+@pytest.mark.parametrize("kind", ["logarithms", "known deviations", "negative values", "exact"])
+def test_residuals_of_which_no_logarithm_is_asked(kind):
+    data, true = decay_with_errors(np.random.default_rng(0), relative=True)
+    bounds = {"x": (0.0, None)} if kind == "logarithms" else None
+    if kind == "known deviations":
+        data = dataclasses.replace(data, sigma=0.05 * true)
+    if kind == "negative values":
+        data, true = dataclasses.replace(data, ys=data.ys - 60), true - 60
+    if kind == "exact":
+        data = dataclasses.replace(data, ys=true * (1 + 1e-4 * (data.ys / true - 1)))
+    assert growths(data, true, bounds) == []
 
 
 def test_standard_error_and_probabilities_are_those_of_independent_values():
