@@ -187,8 +187,8 @@ def check_residuals(
     if len(data.states) + len(data.inputs) <= MOST_TESTED_CHANNELS:
         past = zip(channels.items(), explain_by_past(data, predicted), strict=True)
         channels = {name: replace(tested, past=jsonable(float(share))) for (name, tested), share in past}
-    sentences = neighbours_in_words(channels) + inputs_in_words(channels) + growth_in_words(channels, loggable)
-    return ResidualChecks(channels, tuple(sentences))
+    sentences = neighbours_in_words(channels) + inputs_in_words(channels)
+    return ResidualChecks(channels, tuple(sentences or growth_in_words(channels, loggable)))
 
 
 def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma", *, inputs: bool = True) -> str | None:

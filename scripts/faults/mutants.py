@@ -2748,6 +2748,27 @@ MUTANTS = (
         ("tests/evaluation/test_residuals.py",),
     ),
     Mutant(
+        "likely inputs: oscillators that drive others",
+        "node_fit/data/tables/likely_inputs.py",
+        "return near > LEFT_NEAR and later > LASTS * near and far > LEFT_FAR",
+        "return True",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: chaotic states",
+        "node_fit/data/tables/likely_inputs.py",
+        "past.wanders(index) and not past.is_driven_by_products(index)",
+        "past.wanders(index)",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: sensors that repeat their values",
+        "node_fit/data/tables/likely_inputs.py",
+        "column]).mean() < CHANGES:",
+        "column]).mean() < 0:",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
         "guess: times beside records",
         "node_fit/data/tables/guess.py",
         "is_grouped = ends == count - 1 and column.nunique() > count",

@@ -39,6 +39,10 @@ OWN_LAGS, ROWS_PER_LAG, OTHER_LAGS = (20, 10, 5, 3), 12, 3
 # if the others explain more than this share, or are significant; and it is new if all leave more than the last share of
 # its variance unexplained.
 DRIVES, DRIVES_SURELY, DRIVEN, DRIVEN_SURELY, NEW = 0.1, 1e-6, 0.03, 1e-3, 0.7
+# A column wanders if errors of predictions are larger by this factor for the second of these numbers of rows ahead than
+# for the first, and exceed these shares of its variance for the first and the last, and if it changes in at least this
+# fraction of the rows.
+AHEAD, LASTS, LEFT_NEAR, LEFT_FAR, CHANGES = (1, 5, 20), 2.5, 1e-3, 0.1, 0.4
 # Relative singular value below which past values count as dependent on others; and unexplained share that is rounding.
 DEPENDENT, ROUNDED_OFF = 1e-9, 1e-18
 # Minimum number of degrees of freedom of a comparison.
@@ -156,8 +160,9 @@ def find_driving_columns(
 ) -> dict[str, LikelyInput]:
     """Returns the columns that drive others and are new at each row, or that no column drives.
 
-    The latter are certain only beside an input that is: an oscillator that drives another one is not driven, either.
-    Beside such an input, they can be too weak to be seen to drive a column, unless they are noise.
+    The latter are certain if they wander as weather does, or beside an input that is certain: an oscillator that drives
+    another one is not driven, either. Beside such an input, they can be too weak to be seen to drive a column, unless
+    they are noise.
 
     **Arguments:** `held`: the inputs that are held.
     """
@@ -175,7 +180,8 @@ def find_driving_columns(
         if past.is_new(index):
             likely[name] = LikelyInput(f"{driven} and is predicted by no column", is_certain=True)
         elif not past.is_driven(index):
-            likely[name] = LikelyInput(f"{driven} and is driven by no column")
+            is_certain = past.wanders(index) and not past.is_driven_by_products(index)
+            likely[name] = LikelyInput(f"{driven} and is driven by no column", is_certain=is_certain)
     if not any(found.is_certain for found in (*held.values(), *likely.values())):
         return likely
     likely = {name: found._replace(is_certain=True) for name, found in likely.items()}
@@ -204,6 +210,7 @@ class Past(NamedTuple):
     - `table`: the triangle of the QR decomposition of regressors and next values, from which all least squares follow.
     - `rows`, `columns`, `lags`: numbers of rows, of columns, and of past values of each column.
     - `variance`: the variance of each column's next values.
+    - `scaled`, `length`: the values in standard deviations, and the complete rows before each row.
     """
 
     table: Float[np.ndarray, "regressor regressor"]
@@ -211,6 +218,8 @@ class Past(NamedTuple):
     columns: int
     lags: int
     variance: Float[np.ndarray, " column"]
+    scaled: Float[np.ndarray, "row column"]
+    length: Int[np.ndarray, " row"]
 
     @staticmethod
     def of(values: Float[np.ndarray, "row column"], follows: Bool[np.ndarray, " row"]) -> "Past | None":
@@ -229,9 +238,8 @@ class Past(NamedTuple):
         scaled = (values - values[rows].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
         past = [scaled[rows - lag] for lag in range(1, lags + 1)]
         table = np.column_stack([np.ones(len(rows)), *past, scaled[rows]])
-        return Past(
-            np.asarray(np.linalg.qr(table, mode="r")), len(rows), values.shape[1], lags, scaled[rows].var(axis=0)
-        )
+        triangle, variance = np.asarray(np.linalg.qr(table, mode="r")), scaled[rows].var(axis=0)
+        return Past(triangle, len(rows), values.shape[1], lags, variance, scaled, length)
 
     def find_driving(self) -> Bool[np.ndarray, "column driven"]:
         """Returns whether each column drives each other one."""
@@ -256,6 +264,46 @@ class Past(NamedTuple):
             around = np.append(around, [self.target(other) for other in range(self.columns) if other != column])
         found = compare(self.table, own, around, self.target(column), self.rows)
         return found.chance < DRIVEN_SURELY or found.share > DRIVEN
+
+    def is_driven_by_products(self, column: int) -> bool:
+        """Whether the other columns and products with them improve the prediction of a column from its own past.
+
+        A chaotic state can wander, and need not respond to others linearly. Too few rows count as a response.
+        """
+        rows = np.flatnonzero(self.length >= self.lags)[:MOST_ROWS_COMPARED]
+        last, others = self.scaled[rows - 1], [other for other in range(self.columns) if other != column]
+        pairs = np.stack(np.triu_indices(self.columns), axis=1)
+        mixed = pairs[(pairs != column).any(axis=1)]
+        own = [self.scaled[rows - lag, column] for lag in range(1, self.lags + 1)]
+        own += [np.ones(len(rows)), last[:, column] ** 2, last[:, column] ** 3]
+        added = [self.scaled[rows - lag][:, others] for lag in range(1, min(OTHER_LAGS, self.lags) + 1)]
+        design = np.column_stack([*own, *added, last[:, mixed[:, 0]] * last[:, mixed[:, 1]]])
+        if len(rows) < 2 * design.shape[1]:
+            return True
+        table = np.column_stack([design, self.scaled[rows, column]])
+        everything = np.arange(int(design.shape[1]))
+        return compare(table, np.arange(len(own)), everything, len(everything), len(rows)).share > DRIVES
+
+    def wanders(self, column: int) -> bool:
+        """Whether errors of predictions from a column's own past grow with the rows ahead, since its noise lasts.
+
+        Noise of a sensor is the same for any time ahead, and the states of a system without noise are predicted well. A
+        sensor that is read less often, and repeated in the rows between, seems to wander.
+        """
+        rows = np.flatnonzero(self.length > 0)
+        if (self.scaled[rows, column] != self.scaled[rows - 1, column]).mean() < CHANGES:
+            return False
+        near, later, far = (self.error_ahead(column, rows) for rows in AHEAD)
+        return near > LEFT_NEAR and later > LASTS * near and far > LEFT_FAR
+
+    def error_ahead(self, column: int, ahead: int) -> float:
+        """Computes the mean square error of predictions so many rows ahead, in variances; 0 for too few rows."""
+        rows = np.flatnonzero(self.length >= self.lags - 1 + ahead)[:MOST_ROWS_COMPARED]
+        if len(rows) < 3 * self.lags:
+            return 0.0
+        past = [self.scaled[rows - ahead - lag, column] for lag in range(self.lags)]
+        table = np.column_stack([np.ones(len(rows)), *past, self.scaled[rows, column]])
+        return sum_of_squares(table, np.arange(self.lags + 1), self.lags + 1) / (len(rows) - self.lags - 1)
 
     def is_new(self, column: int) -> bool:
         """Whether most of a column's variance is unexplained by the past of all columns."""
