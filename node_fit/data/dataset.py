@@ -141,8 +141,9 @@ class Dataset(Trajectories):
 
         **Arguments:**
 
-        - `path`: a file, a list of files, or a glob. Without `trajectory`, each file is one trajectory, named after the
-          file. Trajectories in stacks are named `0, 1, ...`, or `FILE/0` if there are several files.
+        - `path`: a file, a list of files, a glob, or a folder of tables. Without `trajectory`, each file is one
+          trajectory, named after the file. Trajectories in stacks are named `0, 1, ...`, or `FILE/0` if there are
+          several files.
         - `time`: column of times, as numbers or ISO 8601 timestamps. They must increase strictly within a trajectory.
         - `states`, `inputs`: numeric columns; inputs must be known at every time.
         - `covariates`: inputs that are constant within a trajectory, appended to `inputs`: either columns, whose empty

@@ -40,7 +40,7 @@ class Table:
 
     **Arguments:**
 
-    - `path`: a file, a list of files, or a glob.
+    - `path`: a file, a list of files, a glob, or a folder of tables.
     - `time`, `states`, `inputs`: names of columns; `inputs` can be empty.
     - `step`: time between two rows, in place of `time`.
     - `covariates`: inputs that are constant within a trajectory: names of columns, or numbers by name and trajectory,
