@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # A line of `metrics.csv`.
 LogRow = Mapping[str, float | str | None]
 PER_KIND, PANELS, INPUTS = 3, 6, 2  # Maximum numbers of trajectories of each kind, states and inputs.
+LONGEST_LABEL = 12  # Longest label of an input in one line; its panel is low.
 # Maximum line lengths of the title of a single trajectory and of one of several, and maximum number of lines.
 WIDE_TITLE, NARROW_TITLE, MOST_TITLE_LINES = 100, 32, 3
 # Minimum size of a limit marker [points].
@@ -211,7 +212,9 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
             grid[0, across].set_title(column_title(record, label, len(shown), constants), color=INK)
             grid[-1, across].set_xlabel(plain_label(first.label(first.time)))
         for down, name in enumerate((*states, *inputs)):
-            grid[down, 0].set_ylabel(plain_label(first.label(name)))
+            label = plain_label(first.label(name))
+            is_low = down >= len(states) and len(label) > LONGEST_LABEL
+            grid[down, 0].set_ylabel("\n[".join(label.rsplit(" [", 1)) if is_low else label)
         for down in range(len(states)):
             grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
         figure.align_ylabels(grid[:, 0])

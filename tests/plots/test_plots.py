@@ -204,6 +204,18 @@ def test_titles_say_the_split_the_trajectory_and_what_is_constant_there():
     assert title == "trajectory 0, train and validation and test   ·   NRMSE: train 0, validation 0, test 0"
 
 
+def test_labels_of_low_panels_do_not_overlap():
+    data = replace(
+        waves(1, inputs=2), inputs=("Einstrahlung", "T_Luft"), units={"Einstrahlung": "W/m²", "T_Luft": "°C"}
+    )
+    figure = fit_figure(split_by_time(data))
+    figure.canvas.draw()
+    labels = [axes.yaxis.label for axes in figure.axes if axes.get_ylabel()]
+    assert [label.get_text() for label in labels[-2:]] == ["Einstrahlung\n[W/m²]", "T_Luft [°C]"]
+    upper, lower = (label.get_window_extent() for label in labels[-2:])
+    assert upper.y0 > lower.y1
+
+
 def test_trajectories_are_chosen_by_name():
     curves = split_by_trajectory(waves(9), train=5)
     records = collect(curves)
