@@ -128,7 +128,8 @@ def increases_in(column: "pandas.Series", records: "pandas.Series") -> bool:
     """Whether records follow one another, and numbers increase in the rows of each and are more than records."""
     cells: np.ndarray = column.to_numpy(dtype=object)
     numbers = np.array([np.nan if (number := number_in(cell)) is None else number for cell in cells])
-    count, ends = records.nunique(), (records.to_numpy(object)[1:] != records.to_numpy(object)[:-1]).sum()
+    labels: np.ndarray = records.to_numpy(dtype=object)
+    count, ends = records.nunique(), int((labels[1:] != labels[:-1]).sum())
     is_grouped = ends == count - 1 and column.nunique() > count
     return is_grouped and bool(np.isfinite(numbers).all()) and tells_records(records, numbers)
 
