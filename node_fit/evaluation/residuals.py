@@ -512,10 +512,11 @@ def growth_of(residuals: Float[np.ndarray, " row"], predicted: Float[np.ndarray,
     from scipy.stats import spearmanr
 
     known = np.flatnonzero(np.isfinite(residuals) & np.isfinite(predicted))[:MOST_VALUES]
-    values, rows = residuals[known], predicted[known]
-    if known.size < FEW_VALUES or np.ptp(rows) == 0 or np.sqrt(np.square(values).mean()) <= LEAST_RESIDUAL:
+    sizes, rows = np.abs(residuals[known]), predicted[known]
+    is_constant = known.size < FEW_VALUES or np.ptp(rows) == 0 or np.ptp(sizes) == 0
+    if is_constant or np.sqrt(np.square(sizes).mean()) <= LEAST_RESIDUAL:
         return None, None
-    found = spearmanr(np.abs(values), rows)
+    found = spearmanr(sizes, rows)
     return jsonable(float(found[0])), jsonable(float(found[1]))
 
 

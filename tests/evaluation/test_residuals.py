@@ -18,6 +18,7 @@ from node_fit.evaluation.residuals import (
     describe_misfit,
     even_out,
     explain_by_past,
+    growth_of,
     inputs_in_words,
     ljung_box,
     neighbours_in_words,
@@ -134,6 +135,14 @@ def test_sizes_are_fitted_to_small_and_large_values():
         small, large = (np.nanstd(even[part]) for part in (predicted < 0.2, predicted > 10))
         ratios.append(small / large)
     assert np.median(np.abs(np.log(ratios))) < 0.12
+
+
+def test_residuals_of_one_size_or_none_do_not_grow():
+    rows = np.linspace(1, 2, 40)
+    for residuals in (np.resize([0.1, -0.1], 40), np.zeros(40), np.full(40, np.nan), 1e-4 * rows):
+        assert growth_of(residuals, rows) == (None, None)
+    assert growth_of(rows, np.ones(40)) == (None, None) == growth_of(rows[:5], rows[:5])
+    assert growth_of(np.resize([1, -1], 40) * rows, rows) == (pytest.approx(1), pytest.approx(0, abs=1e-9))
 
 
 def test_residuals_of_one_size_are_rarely_said_to_grow():
