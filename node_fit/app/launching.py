@@ -291,8 +291,8 @@ def find_path_without_source(words: list[str], by_key: Mapping[str, str]) -> str
     sources = {"data", "experiment", "resume"} & set(by_key)
     own_config = get_args_parser().parse_known_args(words)[0].config_name
     word = by_key.get("data.path", "")
-    is_file = Path(word.partition("=")[2].strip("'\"")).is_file()
-    return word if is_file and not sources and own_config is None else None
+    is_there = Path(word.partition("=")[2].strip("'\"")).exists()
+    return word if is_there and not sources and own_config is None else None
 
 
 def without_files(words: list[str]) -> tuple[list[str], list[str]]:
@@ -309,13 +309,13 @@ def without_files(words: list[str]) -> tuple[list[str], list[str]]:
             files.append(value)
     if words and words[-1] == "--data":
         raise ConfigError("--data names no file; write --data mine.csv.")
-    alone = [word for word in find_overrides(others) if is_table(word)]
+    alone = [word for word in find_overrides(others) if is_table(word) or ("=" not in word and Path(word).is_dir())]
     return [*files, *alone], [word for word in others if word not in alone]
 
 
 def is_table(word: str) -> bool:
     plain = "=" not in word and not word.startswith("~")
-    return plain and (word.lower().endswith(ENDINGS) or Path(word).exists())
+    return plain and (word.lower().endswith(ENDINGS) or Path(word).is_file())
 
 
 class Columns(NamedTuple):

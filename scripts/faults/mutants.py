@@ -170,8 +170,8 @@ MUTANTS = (
     Mutant(
         "command line: a path without a source",
         "node_fit/app/launching.py",
-        "return word if is_file and not sources and own_config is None else None",
-        "return word if is_file and not sources else None",
+        "return word if is_there and not sources and own_config is None else None",
+        "return word if is_there and not sources else None",
         COMMAND_LINE,
     ),
     Mutant(

@@ -601,7 +601,12 @@ def test_a_folder_of_tables_is_data_and_a_run_is_not(folder, capsys):
     (folder / "runs").mkdir()
     for name in ("a.csv", "b.csv"):
         (folder / "runs" / name).write_text("t,x\n0,1\n1,2\n")
-    assert complete(["runs"], "node_fit")[1:] == ["data.path=runs", "data.time=t", "data.states=[x]"]
+    for words in (["runs"], ["data.path=runs"]):
+        assert complete(words, "node_fit")[1:] == ["data.path=runs", "data.time=t", "data.states=[x]"]
+    (folder / "table").mkdir()
+    assert complete(["data=table", "data.path=runs/a.csv"], "node_fit")[0] == "data=table", (
+        "a kind of source, no folder"
+    )
     (folder / "runs" / ".run.json").touch()
     with pytest.raises(
         ConfigError, match=r"runs is the folder of a run; name a table, or see it by node-fit open runs"
