@@ -11,16 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import fdtrc
 
+from .guess import MOST_BYTES_LOOKED_AT
 from .layout import Roles
 from .options import AS_RECOGNISED, ReadingOptions
 from .reading import read_file
 from .table import UNKNOWN_FIX, as_numbers_of_column, list_names, read_names
 
-# Maximum size of files that are examined [bytes], minimum number of rows, and maximum number of rows and columns of
-# which predictions are compared.
-MOST_BYTES_COMPARED, FEWEST_COMPARED, MOST_ROWS_COMPARED, MOST_DRIVING = 20_000_000, 30, 10_000, 20
+# Minimum number of rows that are examined, and maximum number of rows and columns of which predictions are compared.
+FEWEST_COMPARED, MOST_ROWS_COMPARED, MOST_DRIVING = 30, 10_000, 20
 # Minimum share of neighbouring rows that both have a value of a column.
 MANY_PAIRS = 0.5
 # An input has at most this many levels, and changes in less than this fraction of the rows.
@@ -64,7 +63,7 @@ def find_likely_inputs(
     options: ReadingOptions = AS_RECOGNISED,
 ) -> dict[str, LikelyInput]:
     """Returns the columns of a file that look like inputs; none for few rows, or if not all columns are numbers."""
-    if path.stat().st_size > MOST_BYTES_COMPARED:
+    if path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return {}
     table = read_file(path, Roles(time=time, states=tuple(states), trajectory=trajectory), options=options)
     columns = [as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in states]
@@ -347,6 +346,8 @@ def compare(
     table: np.ndarray, fewer: Int[np.ndarray, " regressor"], more: Int[np.ndarray, " other"], target: int, rows: int
 ) -> Improvement:
     """Compares predictions of a column of a table from fewer and from more of its columns."""
+    from scipy.special import fdtrc
+
     free, added = rows - len(more), len(more) - len(fewer)
     before = sum_of_squares(table, fewer, target)
     if free < FEWEST_FREE or added <= 0 or before <= ROUNDED_OFF * rows:
