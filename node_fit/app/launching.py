@@ -467,7 +467,7 @@ def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[st
         if found := getattr(columns, role):
             keys.append(f"data.{role}={as_value(found)}")
             clauses.append(f"{list_names(found, FEW_COLUMNS)} {one if len(found) == 1 else several}")
-            reasons = [f"{name!r} {why}" for name, why in columns.reasons.items() if role == "inputs"]
+            reasons = describe_reasons(columns.reasons) if role == "inputs" else []
             clauses += [f"since {', and '.join(reasons)}"] if reasons else []
             clauses += ["constant in each trajectory"] if role == "covariates" else []
     state = next((name for name in gather_equations(given) if name not in names), "value")
@@ -704,9 +704,20 @@ def find_inputs_among_states(path: Path, columns: Columns, given: Mapping[str, s
 
 def describe_likely_inputs(reasons: Mapping[str, str], known: Sequence[str], names: Sequence[str]) -> str:
     """Returns a hint about columns that look like inputs beside known ones; empty without any."""
-    clauses, plain = [f"{name!r} {why}" for name, why in reasons.items()], plain_names(names)
+    clauses, plain = describe_reasons(reasons), plain_names(names)
     inputs = as_value([plain.get(name, name) for name in (*known, *reasons)])
     return f"; {' and '.join(clauses)}, like an input: data.inputs={inputs}" if clauses else ""
+
+
+def describe_reasons(reasons: Mapping[str, str]) -> list[str]:
+    """Returns a clause for each reason, with the columns that have it."""
+    columns: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        columns.setdefault(why, []).append(name)
+    return [
+        f"{'each of ' if len(found) > 1 else ''}{list_names(found, FEW_COLUMNS)} {why}"
+        for why, found in columns.items()
+    ]
 
 
 def find_labels(names: Sequence[str], given: Mapping[str, str]) -> dict[str, object]:

@@ -225,7 +225,7 @@ def rows_robertson(runs: Sequence[Run]) -> Rows:
 
 def draw_lab(figure: Any, runs: Sequence[Run]) -> None:
     data = node_fit.read_table(
-        runs[0].folder.parent / "lab.csv", time="Zeit", day_first=True, time_unit="h", trajectory="Charge",
+        runs[0].folder.parent / "lab.csv", time="Zeit", time_unit="h", trajectory="Charge",
         states=["Biomasse", "Glukose"],
     )  # fmt: skip
     ts, frame = fine(data), runs[0].predictions()

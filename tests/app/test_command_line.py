@@ -285,6 +285,13 @@ def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
     assert "like an input: data.inputs=[fan,heater]" in capsys.readouterr().out
 
 
+def test_a_reason_of_several_inputs_is_given_once(folder, capsys):
+    rows = [f"{row},{row // 10 % 2},{row // 15 % 2},{(row % 10) / 10}" for row in range(60)]
+    (folder / "rooms.csv").write_text("\n".join(["t,heater,fan,room", *rows]))
+    complete(["rooms.csv"], "node_fit")
+    assert "since each of 'heater', 'fan' stays at one of 2 levels; in full:" in capsys.readouterr().out
+
+
 def test_inputs_by_the_responses_to_them_are_taken_with_their_reasons(folder, capsys):
     rng, level, lines = np.random.default_rng(0), 0.0, ["day,rain,flow,gate"]
     gates = np.repeat(rng.uniform(0, 1, 25), 8)

@@ -24,7 +24,7 @@ def german(folder: Path) -> list[str]:
         room += 0.12 * (10 - room) + 0.9 * heating
     (folder / "messung.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return ["data.path=messung.csv", "data.time=Zeit", r"data.states=['Temperatur [°C]']",
-            r"data.inputs=['Heizung [kW]']", "data.day_first=true", "field.width=8", "training.steps=150"]  # fmt: skip
+            r"data.inputs=['Heizung [kW]']", "field.width=8", "training.steps=150"]  # fmt: skip
 
 
 def gaps(folder: Path) -> list[str]:

@@ -164,15 +164,37 @@ def test_pauses_between_trajectories_say_nothing_of_the_unit(tmp_path):
 
 
 def test_dates_whose_year_comes_last_need_a_word(tmp_path):
-    path = write(tmp_path, "a.csv", "date;x\n01.03.2024 12:00;1\n1.3.2024 13:00;2,5\n")
+    path = write(tmp_path, "a.csv", "date;x\n01/03/2024 12:00;1\n1/3/2024 13:00;2,5\n")
     options = {"time": "date", "states": ["x"]}
     with pytest.raises(
-        ValueError, match=r"'01\.03\.2024 12:00' begins with a day or .*, day_first=true or day_first=false"
+        ValueError, match=r"'01/03/2024 12:00' begins with a day or .*, day_first=true or day_first=false"
     ):
         read_table(path, **options)
     for day_first, first in ((True, "2024-03-01T12:00"), (False, "2024-01-03T12:00")):
         data = read_table(path, **options, day_first=day_first)
         assert data.dates.zero[0] == np.datetime64(first) and data.ts.tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "first"),
+    [
+        pytest.param(["1.6.2024", "2.6.2024", "4.6.2024"], "2024-06-01", id="dots"),
+        pytest.param(["06.01.2024", "06.13.2024"], "2024-06-01", id="dots, but no month 13"),
+        pytest.param(["01/06/2024 23:00", "02/06/2024 00:00"], "2024-06-01T23:00", id="an hour, not a month"),
+        pytest.param(["06/01/24 23:00", "06/02/24 00:00"], "2024-06-01T23:00", id="an hour, the month first"),
+        pytest.param(["30/06/24 23:00", "01/07/24 00:00"], "2024-06-30T23:00", id="no month 30"),
+        pytest.param(["02-10-2023", "02-12-2023", "03-05-2023"], "2023-02-10", id="closer by the month first"),
+        pytest.param(["01/06/2024", "02/06/2024", "03/06/2024"], None, id="days or months"),
+        pytest.param(["01/02/2024", "06/05/2024", "11/09/2024"], None, id="months apart either way"),
+    ],
+)
+def test_rows_show_whether_dates_begin_with_the_day(tmp_path, texts, first):
+    path = write(tmp_path, "a.csv", "date,x\n" + "".join(f"{text},1\n" for text in texts))
+    if first is None:
+        with pytest.raises(ValueError, match="begins with a day or with a month"):
+            read_table(path, time="date", states=["x"])
+    else:
+        assert read_table(path, time="date", states=["x"]).dates.zero[0] == np.datetime64(first)
 
 
 @pytest.mark.parametrize("zone", ["", "Z", "+02:00", "+0530", "-03"])

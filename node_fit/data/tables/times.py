@@ -78,6 +78,9 @@ TIME_FIX = "every row needs a time: a number, or a timestamp such as 2020-12-31 
 NO_ZONE = "not given"
 DATE = re.compile(r"\s*\d{4}-\d{2}")
 YEAR_LAST = re.compile(r"\s*(\d{1,2})[./-](\d{1,2})(?:[./-](\d{4})|[./](\d{2}))(?!\d)")
+WITH_DOTS = re.compile(r"\s*\d{1,2}\.\d{1,2}\.\d")
+# Dates are read in the order in which neighbouring rows are at least this many times closer in time.
+MUCH_CLOSER = 5
 # Two-digit years below this number belong to this century.
 FIRST_OF_LAST_CENTURY = 70
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -284,10 +287,32 @@ def as_iso(value: object, day_first: bool | None) -> object:
 
 
 def tell_day_first(column: "pandas.Series") -> bool | None:
-    """Whether dates with the year last begin with the day, if one of their numbers can't be a month; else None."""
-    numbers = [match for value in column if isinstance(value, str) and (match := YEAR_LAST.match(value))]
-    firsts, seconds = (max((int(match[place]) for match in numbers), default=0) for place in (1, 2))
-    return firsts > 12 if (firsts > 12) != (seconds > 12) else None
+    """Whether dates with the year last begin with the day; None if this can't be told.
+
+    A number above 12 decides, or that dates with dots begin with the day, or the longest step between rows.
+    """
+    texts = [value for value in column if isinstance(value, str)]
+    dates = [match for value in texts if (match := YEAR_LAST.match(value))]
+    firsts, seconds = ({int(match[place]) for match in dates} for place in (1, 2))
+    can_begin = max(seconds, default=0) <= 12, max(firsts, default=0) <= 12
+    if not dates or can_begin != (True, True):
+        return can_begin[0] if can_begin[0] != can_begin[1] else None
+    if all(WITH_DOTS.match(match.string) for match in dates):
+        return True
+    # The days of a month could also be one day of several months, unless rows are hours apart.
+    if 1 in (len(firsts), len(seconds)) and len({match.string[match.end() :] for match in dates}) == 1:
+        return None
+    by_day, by_month = (longest_step(texts, day_first) for day_first in (True, False))
+    return by_day < by_month if max(by_day, by_month) >= MUCH_CLOSER * min(by_day, by_month) > 0 else None
+
+
+def longest_step(texts: Sequence[str], day_first: bool) -> float:
+    """Returns the longest time between neighbouring timestamps, in seconds; 0 if there are no two."""
+    import pandas as pd
+
+    read = [as_iso(text, day_first) for text in texts]
+    steps = pd.to_datetime(read, format="ISO8601", errors="coerce", utc=True).to_series().diff().abs()
+    return float(steps.dt.total_seconds().max()) if len(texts) > 1 else 0.0
 
 
 def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
