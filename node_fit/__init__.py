@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .analysis.linearization import Linearization, linearize_near
     from .data.batch import Batch
     from .data.dataset import Dataset, Split, Splits, from_frame, from_xarray, read_table
+    from .data.delays import find_delays
     from .data.nonmem import NONMEM
     from .data.scaling import Scaling
     from .data.table_source import Table, with_events
@@ -136,6 +137,7 @@ __all__ = [
     "WeightsAndBiases",
     "discover",
     "export",
+    "find_delays",
     "find_equilibria",
     "find_hopf_points",
     "fit",
@@ -165,6 +167,7 @@ __all__ = [
 _HOMES = {
     "discover": "fitting.discovery",
     "export": "export.export",
+    "find_delays": "data.delays",
     "find_equilibria": "analysis.equilibria",
     "find_hopf_points": "analysis.equilibria",
     "fit": "fitting.fit",

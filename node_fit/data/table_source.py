@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from ..runtime.validation import is_mapping, is_sequence
 from .dataset import Dataset, Split, Splits, count_trajectories
+from .delays import describe_delays, find_delays
 from .doses import check_doses, events_of_doses, split_doses
 from .events import WHERE, Events, KnownEvent, parse_events
 from .gaps import cut_at_gaps, describe_gaps
@@ -54,6 +55,7 @@ class Table:
     - `rename`: original column names by the new names used here, such as `{V: "Voltage (V)"}`, for names that equations
       can't contain.
     - `units`: unit of a column, by name.
+    - `delays`: time after which an input acts, by name; the model then gets its value of that time before.
     - `log`: positive states and inputs to treat on a logarithmic scale.
     - `bounds`: lower and upper bounds of states and inputs, by name; null for no bound.
     - `angles`: states that are angles, in `angle_unit` (`rad` or `deg`); see `Scaling`.
@@ -91,6 +93,7 @@ class Table:
     day_first: bool | None = None
     rename: Mapping[str, str] = field(default_factory=dict[str, str])
     units: dict[str, str] = field(default_factory=dict[str, str])
+    delays: Mapping[str, float] = field(default_factory=dict[str, float])
     log: Sequence[str] = ()
     bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
     angles: Sequence[str] = ()
@@ -207,6 +210,11 @@ class Table:
         notes = [*data.notes, *describe_time(data, chosen=self.time_unit is None)]
         notes += [] if data.events is None else [data.events.summary]
         notes += describe_gaps(data) if split.gaps == "cut" else []
+        if late := find_delays(parts.train):
+            key = ", ".join(f"{name}: {self.delays.get(name, 0) + delay:g}" for name, delay in late.items())
+            notes.append(
+                f"inputs: {describe_delays(parts.train, late)}, as linear models show: 'data.delays={{{key}}}'"
+            )
         return parts, [*notes, f"split: {split.how(data).reason}: {count_trajectories(parts)}"]
 
     def read(self, path: str | Sequence[str], unit: str | None = None) -> Dataset:
@@ -236,7 +244,7 @@ class Table:
         events += events_of_doses(data, self.doses, doses) if self.doses else []
         if self.events is not None or self.doses:
             data = with_events(data, events)
-        return self.scaling.mark_angles(data)
+        return self.scaling.mark_angles(data.delay_inputs(self.delays))
 
     @property
     def event_rows(self) -> list[dict[str, object]]:

@@ -16,7 +16,7 @@ from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument
 from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
-from .inputs import Interpolations, are_held, detect_interpolation
+from .inputs import Interpolations, are_held, detect_interpolation, interpolate_input
 from .interpolation import is_even, resample
 from .noise_formula import NoiseFormula, read_formulas
 from .tables.times import Dates
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Own = TypeVar("Own", bound="Trajectories")
 # Column of a data frame that names the trajectory.
 TRAJECTORY = "trajectory"
+# Share of a step by which times may be rounded, so that a held input is moved by whole rows.
+ROUNDED_TIMES = 1e-6
 
 
 def is_several(arrays: ArrayLike) -> TypeGuard[Sequence[ArrayLike]]:
@@ -594,6 +596,25 @@ class Trajectories:
             censored=None,
             other_end=None,
         )
+
+    def delay_inputs(self: Own, delays: Mapping[str, float]) -> Own:
+        """Moves inputs to the time at which they act; before that, they keep their first value.
+
+        **Arguments:** `delays`: delay of some inputs [unit of time], as found by `node_fit.find_delays`.
+
+        **Raises:** `ValueError` for unknown names, and for delays that are negative or not finite.
+        """
+        check_known_values("delays", delays, self.inputs, "an input")
+        us, rounding = self.us.astype(np.float64), ROUNDED_TIMES * self.median_step if delays else 0.0
+        for name, delay in delays.items():
+            if not 0 <= delay < np.inf:
+                raise ValueError(f"delays: the delay of {name!r} must be a number that is not negative, got {delay}.")
+            column = self.inputs.index(name)
+            for row, end in enumerate(self.lengths):
+                t, u = self.ts[row, :end], self.us[row, :end, column]
+                at = np.maximum(t - delay + rounding, t[0])
+                us[row, :end, column] = interpolate_input(t, u, held=self.held_inputs[column])(at)
+        return replace(self, us=us)
 
     def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
         """Returns windows as (trajectory index, first row, row after the last); see `windows`."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 
-from ..app.launching import as_value
+from ..app.config.overrides import as_value
 from ..model.fields.equations import read_equation_text
 from ..runtime.serialization import parse_number
 

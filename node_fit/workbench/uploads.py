@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..app.config.build import build
-from ..app.launching import (
-    as_value,
+from ..app.config.overrides import as_value, value_of
+from ..app.recognition import (
     guess_columns,
     keys_of_option,
     reading_of,
     take_certain_inputs,
     take_series,
-    value_of,
 )
 from ..data.dataset import Dataset
 from ..data.table_source import Table

@@ -45,6 +45,7 @@ SHORT_RECORDS = ("tests/fitting/test_short_records.py",)
 HELD_INPUTS = ("tests/discover/test_held_inputs.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
 LEVELS = ("tests/data/test_levels.py",)
+DELAYS = ("tests/data/test_delays.py",)
 LIKELY_INPUTS = ("tests/data/test_likely_inputs.py",)
 UNMEASURED, DOSES = ("tests/fitting/test_unmeasured.py",), ("tests/data/test_doses.py",)
 MUTANTS = (
@@ -2041,7 +2042,7 @@ MUTANTS = (
     ),
     Mutant(
         "columns: those without a role",
-        "node_fit/app/launching.py",
+        "node_fit/app/recognition.py",
         "() if OTHERS_BY & set(given) else others",
         "()",
         ("tests/app/test_command_line.py",),
@@ -2784,14 +2785,14 @@ MUTANTS = (
     ),
     Mutant(
         "guess: limits with another loss",
-        "node_fit/app/launching.py",
+        "node_fit/app/recognition.py",
         'if "data.censored" in given or given.get("loss", "loss=squares") != "loss=squares":',
         "if False:",
         COMMAND_LINE,
     ),
     Mutant(
         "files: folders of runs",
-        "node_fit/app/launching.py",
+        "node_fit/app/recognition.py",
         "(Path(file) / RECORD).is_file()",
         "False",
         COMMAND_LINE,
@@ -2816,6 +2817,41 @@ MUTANTS = (
         "squares = squared_errors(judged, predicted[:, : judged.ts.shape[1]])",
         "squares = np.square(judged.ys - predicted[:, : judged.ts.shape[1]])",
         ("tests/plots/test_plots.py",),
+    ),
+    Mutant(
+        "delays: not clear",
+        "node_fit/data/delays.py",
+        "and self.best(delays) + CLEARLY_LATE < self.best(without)",
+        "",
+        DELAYS,
+    ),
+    Mutant(
+        "delays: the past of another trajectory",
+        "node_fit/data/delays.py",
+        "begin = max(past, longest)",
+        "begin = 0",
+        DELAYS,
+    ),
+    Mutant(
+        "delays: rounded times of held inputs",
+        "node_fit/data/trajectories.py",
+        "np.maximum(t - delay + rounding, t[0])",
+        "np.maximum(t - delay, t[0])",
+        DELAYS,
+    ),
+    Mutant(
+        "delays: before the first row",
+        "node_fit/data/trajectories.py",
+        "np.maximum(t - delay + rounding, t[0])",
+        "t - delay + rounding",
+        DELAYS,
+    ),
+    Mutant(
+        "delays: given ones are not looked for",
+        "node_fit/app/recognition.py",
+        """or "delays" in options or""",
+        "or",
+        ("tests/app/test_command_line.py",),
     ),
 )
 

@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 from node_fit.__main__ import COMMANDS, FIT, SHOW
 from node_fit.app.config.build import build
 from node_fit.app.config.composition import ConfigError, explain
-from node_fit.app.launching import complete, quoted_words, register, with_or_without_plus
+from node_fit.app.config.overrides import quoted_words
+from node_fit.app.launching import complete, register, with_or_without_plus
 
 CONF = Path(__file__).parents[2] / "conf"
 FAST = ("field.width=8", "field.depth=1", "training.steps=3", "recipe=direct", "report=false")
@@ -283,6 +284,19 @@ def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
     (folder / "set.csv").write_text("\n".join(["t,heater,room,fan", *rows]))
     complete(["set.csv"], "node_fit")  # With the hint's key, the fan would be a state if it did not name it, too.
     assert "like an input: data.inputs=[fan,heater]" in capsys.readouterr().out
+
+
+def test_inputs_that_act_late_are_moved_by_a_key(folder, capsys):
+    valves, level, lines = np.repeat(np.random.default_rng(0).uniform(0, 1, 20), 15), 0.0, ["t,valve (%),level"]
+    for row, valve in enumerate(valves):
+        lines.append(f"{row / 2},{valve:.3f},{level:.4f}")
+        level += 0.2 * (valves[max(row - 6, 0)] - level)
+    (folder / "pipe.csv").write_text("\n".join(lines))
+    assert composed(*complete(["pipe.csv"], "node_fit")).data.delays == {"valve": 3.0}
+    assert "responses to 'valve' begin 6 rows later; in full:" in capsys.readouterr().out
+    assert composed(*complete(["pipe.csv", "data.inputs=[]"], "node_fit")).data.delays == {}
+    given = composed(*complete(["pipe.csv", "data.delays={valve: 2}"], "node_fit")).data
+    assert given.delays == {"valve": 2} and "later" not in capsys.readouterr().out
 
 
 def test_a_reason_of_several_inputs_is_given_once(folder, capsys):

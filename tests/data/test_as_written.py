@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import node_fit as nf
-from node_fit.app.launching import keys_of_option
+from node_fit.app.recognition import keys_of_option
 from node_fit.data.tables.clocks import pass_midnight
 from node_fit.data.tables.guess import find_deviations, find_no_states, find_time, find_time_of_day
 from node_fit.data.tables.header import find_header

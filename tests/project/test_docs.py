@@ -12,7 +12,8 @@ from helpers.commands import node_fit, python
 from helpers.printed import COMMAND, EXAMPLE, Quote, find_quotes, find_stale_line, is_alike, renew, rewrite
 from hydra import compose, initialize_config_dir
 
-from node_fit.app.launching import MODEL_FILES, with_or_without_plus
+from node_fit.app.launching import with_or_without_plus
+from node_fit.app.recognition import MODEL_FILES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -310,9 +310,10 @@ def longest_step(texts: Sequence[str], day_first: bool) -> float:
     """Returns the longest time between neighbouring timestamps, in seconds; 0 if there are no two."""
     import pandas as pd
 
-    read = [as_iso(text, day_first) for text in texts]
-    steps = pd.to_datetime(read, format="ISO8601", errors="coerce", utc=True).to_series().diff().abs()
-    return float(steps.dt.total_seconds().max()) if len(texts) > 1 else 0.0
+    read = [str(as_iso(text, day_first)) for text in texts]
+    seconds = pd.to_datetime(read, format="ISO8601", errors="coerce", utc=True).to_numpy(dtype="datetime64[s]")
+    steps = np.abs(np.diff(seconds)) / np.timedelta64(1, "s")
+    return float(np.nanmax(steps)) if np.isfinite(steps).any() else 0.0
 
 
 def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
