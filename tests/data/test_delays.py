@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import node_fit
+from node_fit.data.delays import stack_lags
 from node_fit.data.table_source import Table
 
 ROWS, DELAY = 400, 9
@@ -40,6 +41,28 @@ def test_held_inputs_move_by_whole_rows_and_others_along_lines():
     assert data.delay_inputs({}).us.tolist() == data.us.tolist()
 
 
+def test_rounded_times_do_not_move_a_held_input_by_a_row():
+    us = np.repeat(np.random.default_rng(0).normal(size=15), 4)[:, None]
+    data = node_fit.Dataset.from_arrays(np.arange(60) * 0.1, np.zeros((60, 1)), us, inputs=["u"])
+    np.testing.assert_array_equal(data.delay_inputs({"u": 0.2}).us[0, 2:], us[:-2])
+
+
+def test_a_smooth_input_keeps_its_first_value_before_the_first_row():
+    ts = np.linspace(0, 6, 80)
+    data = node_fit.Dataset.from_arrays(ts, np.zeros((80, 1)), np.sin(ts)[:, None] + ts[:, None], inputs=["u"])
+    moved = data.delay_inputs({"u": 2.0}).us[0, :, 0]
+    assert (moved[ts < 2] == 0).all()
+    np.testing.assert_allclose(moved[ts > 2.1], np.sin(ts[ts > 2.1] - 2) + ts[ts > 2.1] - 2, atol=2e-3)
+
+
+def test_rows_have_the_past_of_their_own_trajectory_alone():
+    y, u = np.arange(8.0)[:, None], np.arange(10.0, 18)[:, None]
+    y[2] = np.nan
+    targets, regressors = stack_lags(y, u, 1, 2)
+    assert targets[:, 0].tolist() == [4, 5, 6, 7]  # Row 2 is unknown, and row 3 follows it.
+    assert regressors[0].tolist() == [1, 3, 13, 12]
+
+
 def test_trajectories_of_different_lengths_keep_their_own_first_values():
     ts, us = [np.arange(4.0), np.arange(6.0)], [np.array([[2.0], [3], [3], [3]]), np.arange(5.0, 11)[:, None]]
     data = node_fit.Dataset.from_arrays(ts, [np.zeros((4, 1)), np.zeros((6, 1))], us, inputs=["u"])
@@ -70,9 +93,9 @@ def test_a_delay_is_found_in_units_of_time_and_gone_once_it_is_moved(rng, held):
     assert node_fit.find_delays(data.delay_inputs(delays)) == {}
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_no_delay_is_found_where_a_state_responds_at_once(seed):
-    assert node_fit.find_delays(simulate_heater(np.random.default_rng(seed), delay=0)) == {}
+@pytest.mark.parametrize(("lags", "seed"), [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 9)])
+def test_no_delay_is_found_where_none_is_clear(lags, seed):
+    assert node_fit.find_delays(simulate_heater(np.random.default_rng(seed), delay=0, lags=lags)) == {}
 
 
 def test_several_trajectories_and_missing_rows_are_read_with_their_own_past(rng):
