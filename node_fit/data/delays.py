@@ -2,8 +2,8 @@
 
 A model predicts the next row from past rows of the channels and from those of the inputs before a delay (ARX; L. Ljung,
 System Identification, 2nd ed., 1999, section 4.2). The Bayesian information criterion (G. Schwarz, Ann. Stat. 6, 1978)
-compares delays and numbers of past rows. Several slow states in a row also respond late; where models with more past
-rows do not describe that as well, a delay stands for them.
+compares delays and numbers of past rows. Several slow states in a row also respond late, but slowly: a delay is only
+taken where the response begins at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,9 @@ CHANNEL_LAGS, INPUT_LAGS = (1, 2, 3, 5, 8, 13), (1, 3)
 MOST_DELAYED, MOST_SHARE, LEAST_DELAYED = 60, 1 / 8, 3
 # Minimum number of rows for each past value, and maximum numbers of rows, and of channels and of inputs, examined.
 ROWS_PER_VALUE, MOST_LAGGED_ROWS, MOST_LAGGED_COLUMNS = 6, 10_000, 8
-# Differences of the criterion up to which the shortest of several delays is taken, and above which a delay is clear.
-AS_GOOD, CLEARLY_LATE = 2.0, 20.0
+# Lead of the criterion over that without a delay from which a delay is clear. A delay may lack the first share of the
+# best one's lead, and another row must cost the second.
+CLEARLY_LATE, NEARLY_BEST, ABRUPT = 20.0, 0.3, 0.4
 # How often the delays of all inputs are chosen in turn.
 DELAY_ROUNDS = 2
 # Variance of an unpredicted part, and of a direction of past values, that counts as zero [share of the total].
@@ -141,17 +142,27 @@ class LaggedModels:
     def choose_delays(self) -> list[int]:
         """Returns the delay of each input [rows]; 0 unless it is clear."""
         delays = [0] * self.inputs
-        for last in range(DELAY_ROUNDS + 1):
-            for number in range(self.inputs):
-                values = [self.best([*delays[:number], delay, *delays[number + 1 :]]) for delay in range(self.longest)]
-                margin = AS_GOOD if last == DELAY_ROUNDS else 0.0
-                delays[number] = next(delay for delay, value in enumerate(values) if value <= min(values) + margin)
-        return [delay if self.is_clear(number, delays) else 0 for number, delay in enumerate(delays)]
+        for number in list(range(self.inputs)) * DELAY_ROUNDS:
+            delays[number] = int(np.argmin(self.compare_delays(number, delays)))
+        return [find_edge(self.compare_delays(number, delays)) for number in range(self.inputs)]
 
-    def is_clear(self, number: int, delays: Sequence[int]) -> bool:
-        """Whether no model without an input's delay is nearly as good."""
-        without = [*delays[:number], 0, *delays[number + 1 :]]
-        return delays[number] >= LEAST_DELAYED and self.best(delays) + CLEARLY_LATE < self.best(without)
+    def compare_delays(self, number: int, delays: Sequence[int]) -> Float[np.ndarray, " delay"]:
+        """Returns the criteria for all delays of an input, given those of the others."""
+        before, after = delays[:number], delays[number + 1 :]
+        return np.array([self.best([*before, delay, *after]) for delay in range(self.longest)])
+
+
+def find_edge(criteria: Float[np.ndarray, " delay"]) -> int:
+    """Returns the delay, of those that are nearly the best, after which a model gets worst; 0 unless that is clear.
+
+    A response that begins after a delay is lost in part with each further row, while one that rises slowly is not.
+    """
+    lead = criteria[0] - criteria.min()
+    losses = np.diff(criteria, append=criteria[-1])
+    is_near = criteria <= criteria.min() + NEARLY_BEST * lead
+    delay = int(np.argmax(np.where(is_near, losses, -np.inf)))
+    is_clear = criteria[0] - criteria[delay] > CLEARLY_LATE and losses[delay] > ABRUPT * lead
+    return delay if delay >= LEAST_DELAYED and is_clear else 0
 
 
 def stack_lags(

@@ -2821,8 +2821,15 @@ MUTANTS = (
     Mutant(
         "delays: not clear",
         "node_fit/data/delays.py",
-        "and self.best(delays) + CLEARLY_LATE < self.best(without)",
-        "",
+        "criteria[0] - criteria[delay] > CLEARLY_LATE and losses[delay] > ABRUPT * lead",
+        "losses[delay] > ABRUPT * lead",
+        DELAYS,
+    ),
+    Mutant(
+        "delays: slow responses",
+        "node_fit/data/delays.py",
+        "criteria[0] - criteria[delay] > CLEARLY_LATE and losses[delay] > ABRUPT * lead",
+        "criteria[0] - criteria[delay] > CLEARLY_LATE",
         DELAYS,
     ),
     Mutant(
