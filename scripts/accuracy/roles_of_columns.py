@@ -2,7 +2,7 @@
 
     python scripts/accuracy/roles_of_columns.py [--tables 600] [--first 0]
 
-Half of the tables are driven by one to three inputs of ten kinds; the others are systems without inputs, some with a
+Half of the tables are driven by one to three inputs of eleven kinds; the others are systems without inputs, some with a
 coarse sensor, or one that is read less often and repeated. Tables have 80 to 1500 rows and 0 to 15 % noise. The first
 table of the output counts inputs: `certain` ones become inputs of a command that names a file alone, `likely` ones are
 named in its first line. The second table counts states of driven and other systems.
@@ -35,6 +35,13 @@ def held(draw: Draw, rows: int) -> np.ndarray:
 def held_for_a_while(draw: Draw, rows: int) -> np.ndarray:
     """Random levels, each for a random number of rows."""
     return np.concatenate([np.full(draw.integers(4, 20), draw.uniform(-1, 1)) for _ in range(rows // 4 + 1)])[:rows]
+
+
+def held_with_noise(draw: Draw, rows: int) -> np.ndarray:
+    """Levels, some of which return, as a sensor reads them."""
+    stay = int(draw.integers(5, 25))
+    levels = np.round(draw.uniform(-1, 1, rows // stay + 1), int(draw.integers(0, 3)))
+    return np.repeat(levels, stay)[:rows] + 0.01 * draw.normal(size=rows)
 
 
 def new_values(draw: Draw, rows: int) -> np.ndarray:
@@ -84,7 +91,10 @@ def sines(draw: Draw, rows: int) -> np.ndarray:
     return np.sum([np.sin(2 * np.pi * cycles * np.arange(rows) / rows + phase) for cycles, phase in waves], axis=0) / 3
 
 
-INPUTS = (two_levels, held, held_for_a_while, new_values, rain, walk, outdoor_temperature, sunshine, season, sines)
+INPUTS = (
+    *(two_levels, held, held_for_a_while, held_with_noise, new_values),
+    *(rain, walk, outdoor_temperature, sunshine, season, sines),
+)
 
 
 class System(NamedTuple):
@@ -104,6 +114,7 @@ def driven_systems(draw: Draw) -> list[System]:
         System(lambda x, u: [u - outflow * max(x[0], 0.0) ** 1.5], (3.0,)),
         System(lambda x, u: [x[1], 0.2 * u - stiffness * x[0] - 0.1 * x[1]], (0.0, 0.0)),
         System(lambda x, u: [0.3 * (u - x[0]) - 0.1 * x[0] ** 3], (0.0,)),
+        System(lambda x, u: [fast * (u - x[0]), slow / 4 * (u**2 - x[1])], (0.0, 0.0)),
     ]
 
 

@@ -2819,6 +2819,27 @@ MUTANTS = (
         ("tests/plots/test_plots.py",),
     ),
     Mutant(
+        "likely inputs: levels that drift",
+        "node_fit/data/tables/likely_inputs.py",
+        "return levels if is_white and variance",
+        "return levels if variance",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: sensors that follow levels at once",
+        "node_fit/data/tables/likely_inputs.py",
+        "if (others.mean(axis=0) > STAYS).any():",
+        "if False:",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
+        "likely inputs: slow states that squares drive",
+        "node_fit/data/tables/likely_inputs.py",
+        "        and not past.is_driven_later(index)\n",
+        "",
+        LIKELY_INPUTS,
+    ),
+    Mutant(
         "delays: not clear",
         "node_fit/data/delays.py",
         "criteria[0] - criteria[delay] > CLEARLY_LATE and losses[delay] > ABRUPT * lead",

@@ -11,6 +11,7 @@ from node_fit.data.tables.likely_inputs import (
     compare,
     find_inputs_in_rows,
     find_likely_inputs,
+    level_out,
     rows_before,
 )
 
@@ -185,6 +186,54 @@ def test_noise_that_two_sensors_share_makes_none_an_input():
         shared = rng.normal(size=300)
         values = [shared + 0.3 * rng.normal(size=300) for _ in range(2)]
         assert find_inputs(*values) == {}
+
+
+def heat(current: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A temperature that the square of a current raises by less in a row than its noise."""
+    level, levels = 0.0, []
+    for amperes in current:
+        levels.append(level)
+        level += 0.01 * (amperes**2 - level)
+    return np.array(levels) + 0.03 * rng.normal(size=len(levels))
+
+
+def voltage_of(current: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A voltage that jumps with a current, and follows it slowly."""
+    level, levels = 0.0, []
+    for amperes in current:
+        levels.append(4 - 0.05 * amperes - level)
+        level += 0.03 * (0.05 * amperes - level)
+    return np.array(levels) + 0.003 * rng.normal(size=len(levels))
+
+
+@pytest.mark.parametrize("levels", [np.array([-2.0, -1.0, 0.0, 1.0, 2.5]), np.linspace(-2, 3, 60)])
+def test_levels_that_a_sensor_reads_with_noise_are_certain(levels):
+    rng = np.random.default_rng(1)
+    current = np.repeat(rng.choice(levels, 20), 60) + 0.005 * rng.normal(size=1200)
+    likely = find_inputs(current, voltage_of(current, rng), heat(current, rng))
+    assert {name: found.is_certain for name, found in likely.items()} == {"c0": True}
+
+
+def test_a_sensor_that_follows_levels_at_once_is_left_as_it_is():
+    rng = np.random.default_rng(0)
+    levels = np.repeat(rng.choice([0.0, 1.0, 3.0, 4.0], 30), 12)
+    noisy, gain, exact = (
+        factor * levels + noise * rng.normal(size=360) for factor, noise in ((1, 0.01), (2, 0.03), (5, 0))
+    )
+    pairs = np.arange(359)
+    for other in (gain, exact):
+        both = np.stack([noisy, other], axis=1)
+        np.testing.assert_array_equal(level_out(both, pairs), both)
+    alone = level_out(np.stack([noisy, rng.normal(size=360).cumsum()], axis=1), pairs)[:, 0]
+    assert len(np.unique(alone)) == 4
+    np.testing.assert_allclose(alone, levels, atol=0.01)
+
+
+def test_steps_that_drift_between_jumps_are_no_levels():
+    rng = np.random.default_rng(0)
+    drifting = np.repeat(rng.choice([0.0, 2.0, 5.0], 20), 30) + 0.2 * np.tile(np.linspace(0, 1, 30), 20)
+    values = (drifting + 0.02 * rng.normal(size=600))[:, None]
+    np.testing.assert_array_equal(level_out(values, np.arange(599)), values)
 
 
 def test_inputs_alone_leave_no_state():

@@ -31,6 +31,9 @@ LEAST_STAY, PASSES_OVER, FEWEST_LEAPS = 3, 0.2, 2
 # values is new, and neither its last value nor the other columns foretell the next one, at this level of significance.
 # A sensor that is read less often stays, too, but its values follow each other and the other columns.
 FEWEST_JUMPS, NEW_VALUES, FORETELLS = 8, 0.5, 0.01
+# Median of the absolute steps of white noise [standard deviations], and the step above which it is a jump. What levels
+# leave counts as white noise below this many standard errors of its correlation, and this share of the variance.
+MEDIAN_OF_STEPS, FAR_FROM_NOISE, LEAST_DRIFT, NOISE_OF_LEVELS = 0.954, 8.0, 3.0, 0.02
 # Numbers of past values of a column itself, of which the largest is taken that leaves this many rows for each, and the
 # number of past values of the others.
 OWN_LAGS, ROWS_PER_LAG, OTHER_LAGS = (20, 10, 5, 3), 12, 3
@@ -93,11 +96,63 @@ def find_inputs_in_rows(
     pairs = np.flatnonzero(complete[1:] & complete[:-1] & follows[1:])
     if len(pairs) < FEWEST_COMPARED:
         return {}
-    held = find_held_columns(values[pairs], values[pairs + 1] - values[pairs], names)
+    exact, levelled = (find_held_columns(rows[pairs], rows[pairs + 1] - rows[pairs], names)
+                       for rows in (values, level_out(values, pairs)))  # fmt: skip
+    held = exact | {name: found for name, found in levelled.items() if found.is_certain}
     found = held | find_driving_columns(values, follows & complete, names, held)
     likely = {name: found[name] for name in names if name in found}
     certain = {name: reason for name, reason in likely.items() if reason.is_certain}
     return likely if len(likely) < len(names) else certain if len(certain) < len(names) else {}
+
+
+def level_out(
+    values: Float[np.ndarray, "row column"], pairs: Int[np.ndarray, " pair"]
+) -> Float[np.ndarray, "row column"]:
+    """Replaces columns that jump between levels, but for white noise, by their levels; leaves others unchanged.
+
+    A column that jumps where another such column does may only follow it at once, and is left as it is.
+
+    **Arguments:** `pairs`: rows that another row of the same record follows.
+    """
+    steps = values[pairs + 1] - values[pairs]
+    noise = np.median(np.abs(steps), axis=0) / MEDIAN_OF_STEPS
+    jumps = np.abs(steps) > FAR_FROM_NOISE * noise
+    levels = values.copy()
+    for index in np.flatnonzero((noise > 0) & (jumps.sum(axis=0) >= FEWEST_LEAPS)):
+        levels[:, index] = find_levels_in_noise(values[:, index], pairs, jumps[:, index], noise[index])
+    moves = levels[pairs + 1] != levels[pairs]
+    stays = np.asarray(moves.mean(axis=0) < STAYS)
+    for index in np.flatnonzero(stays & (noise > 0)):
+        others = moves[np.ix_(moves[:, index], stays & (np.arange(len(stays)) != index))]
+        if (others.mean(axis=0) > STAYS).any():
+            levels[:, index] = values[:, index]
+    return levels
+
+
+def find_levels_in_noise(
+    values: Float[np.ndarray, " row"], pairs: Int[np.ndarray, " pair"], jumps: Bool[np.ndarray, " pair"], noise: float
+) -> Float[np.ndarray, " row"]:
+    """Returns the levels between some jumps if they leave little but white noise; else the values."""
+    continued, joins = pairs[~jumps], np.zeros(len(values), bool)
+    joins[continued + 1] = True
+    levels = merge_levels(values, np.cumsum(~joins), noise)
+    off = values - levels
+    variance, products = off[pairs].var(), off[continued] * off[continued + 1]
+    is_white = products.mean() < LEAST_DRIFT * variance / np.sqrt(len(products))
+    return levels if is_white and variance < NOISE_OF_LEVELS * values[pairs].var() else values
+
+
+def merge_levels(
+    values: Float[np.ndarray, " row"], stretch: Int[np.ndarray, " row"], noise: float
+) -> Float[np.ndarray, " row"]:
+    """Returns the level of each row: the mean of its stretch, or of all stretches whose means noise can't separate."""
+    counts = np.bincount(stretch)
+    means = np.bincount(stretch, values) / np.maximum(counts, 1)
+    order = np.argsort(means)
+    groups = np.empty(len(means), int)
+    groups[order] = np.cumsum(np.diff(means[order], prepend=-np.inf) > FAR_FROM_NOISE / 2 * noise)
+    totals = np.bincount(groups, means * counts) / np.maximum(np.bincount(groups, counts), 1)
+    return totals[groups[stretch]]
 
 
 def find_held_columns(
@@ -187,7 +242,11 @@ def find_driving_columns(
     weak = {
         name: LikelyInput("is driven by no column", is_certain=True)
         for index, name in enumerate(names)
-        if name not in held and name not in likely and past.is_smooth(index) and not past.is_driven(index, at_once=True)
+        if name not in held
+        and name not in likely
+        and past.is_smooth(index)
+        and not past.is_driven(index, at_once=True)
+        and not past.is_driven_later(index)
     }
     return likely | weak if len(held) + len(likely) + len(weak) < len(names) else likely
 
@@ -282,6 +341,32 @@ class Past(NamedTuple):
         table = np.column_stack([design, self.scaled[rows, column]])
         everything = np.arange(int(design.shape[1]))
         return compare(table, np.arange(len(own)), everything, len(everything), len(rows)).share > DRIVES
+
+    def is_driven_later(self, column: int) -> bool:
+        """Whether means of the other columns, of squares and of products predict a column many rows ahead.
+
+        A slow state, such as a temperature that the square of a current raises, moves less in a row than its noise.
+        """
+        ahead = AHEAD[-1]
+        # Rows whose stretches do not overlap.
+        rows = np.flatnonzero((self.length >= self.lags + ahead) & (self.length % ahead == 0))
+        pairs = np.stack(np.triu_indices(self.columns), axis=1)
+        pairs = pairs[(pairs != column).any(axis=1)]
+        others = np.delete(self.scaled, column, axis=1)
+        own = [np.ones(len(rows)), *(self.scaled[rows - ahead - lag, column] for lag in range(self.lags))]
+        for added in (
+            [others, self.scaled[:, pairs[:, 0]] * self.scaled[:, pairs[:, 1]]],
+            [others, others**2],
+            [others],
+        ):
+            sums = np.nancumsum(np.column_stack(added), axis=0)
+            table = np.column_stack(
+                [*own, (sums[rows - 1] - sums[rows - 1 - ahead]) / ahead, self.scaled[rows, column]]
+            )
+            count = int(table.shape[1]) - 1
+            if len(rows) >= 2 * count:
+                return compare(table, np.arange(len(own)), np.arange(count), count, len(rows)).chance < DRIVEN_SURELY
+        return False
 
     def wanders(self, column: int) -> bool:
         """Whether errors of predictions from a column's own past grow with the rows ahead, since its noise lasts.
