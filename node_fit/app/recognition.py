@@ -13,6 +13,7 @@ from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states
 from ..data.table_source import Table
 from ..data.tables.guess import (
     HOLDS_TEXT,
+    find_conditions,
     find_constant_columns,
     find_deviations,
     find_levels,
@@ -219,9 +220,14 @@ def take_series(columns: Columns, given: Mapping[str, str]) -> Columns:
     """Takes the wells of a plate, or other columns that repeat an experiment, out of the states."""
     if columns.trajectory or "data.trajectory" in given:
         return columns
-    series = find_wells(columns.states) or find_repeats(columns.states)
+    series, covariates = find_wells(columns.states) or find_repeats(columns.states), list(columns.covariates)
+    if not series and (conditions := find_conditions(columns.states)) is not None:
+        quantity, series = conditions
+        covariates += [] if "data.covariates" in given else [quantity]
     others = [*columns.others, *(name for name in columns.states if name not in series)]
-    return columns._replace(states=[], others=others, series=series) if series else columns
+    if not series:
+        return columns
+    return columns._replace(states=[], others=others, series=series, covariates=covariates)
 
 
 def take_certain_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
@@ -252,6 +258,8 @@ def keys_of_roles(columns: Columns, given: Mapping[str, str], names: Sequence[st
     if columns.series:
         keys.append(f"data.series={as_value(columns.series)}")
         kind = "wells of a plate" if find_wells(columns.series) else "repeats of an experiment"
+        if (conditions := find_conditions(columns.series)) is not None:
+            kind = f"experiments at values of {conditions[0]!r}"
         clauses.append(
             f"{list_names(columns.series, FEW_COLUMNS)} are {kind}, each a trajectory of the state {state!r}"
         )

@@ -44,8 +44,9 @@ def find_delays(data: Dataset) -> dict[str, float]:
     **Returns:** the delay of each such input, in the unit of time; `data.delay_inputs(delays)` moves them. Delays of
     fewer than three rows are not searched.
     """
-    models = LaggedModels.of(data)
-    delays = [] if models is None else models.choose_delays()
+    with np.errstate(over="ignore", invalid="ignore"):  # Numbers near the largest one have no variance.
+        models = LaggedModels.of(data)
+        delays = [] if models is None else models.choose_delays()
     return {name: round_off(rows * data.median_step) for name, rows in zip(data.inputs, delays, strict=False) if rows}
 
 

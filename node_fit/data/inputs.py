@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Bool, Float
 
+from .levels import level_out
+
 if TYPE_CHECKING:
     from scipy.interpolate import CubicHermiteSpline
 
@@ -86,8 +88,20 @@ def detect_interpolation(
 
 
 def looks_held(u: Float[np.ndarray, "trajectory time"], valid: Bool[np.ndarray, "trajectory time"]) -> bool:
-    """Whether an input appears to keep its last value between rows: it has few levels or changes rarely."""
-    return len(np.unique(u[valid])) <= FEW_LEVELS or share_of_changes(u[..., None], valid) < RARELY
+    """Whether an input appears to be held between rows: but for noise, it has few levels or changes rarely."""
+    levels = without_noise(u[..., None], valid)
+    return len(np.unique(levels[valid])) <= FEW_LEVELS or share_of_changes(levels, valid) < RARELY
+
+
+def without_noise(
+    us: Float[np.ndarray, "trajectory time input"], valid: Bool[np.ndarray, "trajectory time"]
+) -> Float[np.ndarray, "trajectory time input"]:
+    """Returns inputs that jump between levels without the noise of their sensors; others as they are."""
+    trajectory = np.nonzero(valid)[0]
+    pairs, levels = np.flatnonzero(trajectory[1:] == trajectory[:-1]), us.astype(np.float64)
+    for index in range(us.shape[2]):
+        levels[..., index][valid] = level_out(levels[..., index][valid], pairs)
+    return levels
 
 
 def share_of_changes(
@@ -104,7 +118,7 @@ def describe_held(
     count: int = 2,
 ) -> str:
     """Describes why inputs are held, by their levels or the rows at which they change."""
-    columns = range(us.shape[2])
+    us, columns = without_noise(us, valid), range(us.shape[2])
     levels = max(len(np.unique(us[..., index][valid])) for index in columns)
     if levels <= FEW_LEVELS:
         return f"{subject} {'has' if count == 1 else 'have'} {levels} levels"

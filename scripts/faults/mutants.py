@@ -2709,8 +2709,8 @@ MUTANTS = (
     Mutant(
         "likely inputs: noise beside an input",
         "node_fit/data/tables/likely_inputs.py",
-        "and past.is_smooth(index) and",
-        "and",
+        "        and past.is_smooth(index)\n",
+        "",
         LIKELY_INPUTS,
     ),
     Mutant(
@@ -2820,7 +2820,7 @@ MUTANTS = (
     ),
     Mutant(
         "likely inputs: levels that drift",
-        "node_fit/data/tables/likely_inputs.py",
+        "node_fit/data/levels.py",
         "return levels if is_white and variance",
         "return levels if variance",
         LIKELY_INPUTS,
@@ -2838,6 +2838,20 @@ MUTANTS = (
         "        and not past.is_driven_later(index)\n",
         "",
         LIKELY_INPUTS,
+    ),
+    Mutant(
+        "series: names without a number",
+        "node_fit/data/tables/layout.py",
+        "if condition is None or condition[0] != covariate or not math.isfinite(condition[1]):",
+        "if False:",
+        ("tests/data/test_layouts.py",),
+    ),
+    Mutant(
+        "series: one condition for all",
+        "node_fit/data/tables/guess.py",
+        "if len(quantities) == 1 and several else None",
+        "if len(quantities) == 1 else None",
+        COMMAND_LINE,
     ),
     Mutant(
         "delays: not clear",

@@ -299,6 +299,17 @@ def test_inputs_that_act_late_are_moved_by_a_key(folder, capsys):
     assert given.delays == {"valve": 0.5} and "later" not in capsys.readouterr().out
 
 
+def test_columns_named_by_a_condition_are_experiments_with_a_covariate(folder, capsys):
+    (folder / "rates.csv").write_text("min,S0=0.5,S0=2,S0=8\n0,0,0,0\n1,0.2,0.5,0.8\n2,0.3,0.9,1.6\n")
+    data = composed(*complete(["rates.csv"], "node_fit")).data
+    assert (data.states, data.series, data.covariates) == (["value"], ["S0=0.5", "S0=2", "S0=8"], ["S0"])
+    said = "'S0=0.5', 'S0=2', 'S0=8' are experiments at values of 'S0', each a trajectory of the state 'value'"
+    assert said in capsys.readouterr().out
+    assert composed(*complete(["rates.csv", "data.covariates=[]"], "node_fit")).data.covariates == []
+    (folder / "rates.csv").write_text("min,S0=1,S0=1 (2),x\n0,0,0,0\n1,0.2,0.5,0.8\n2,0.3,0.9,1.6\n")
+    assert not composed(*complete(["rates.csv"], "node_fit")).data.series
+
+
 def test_a_reason_of_several_inputs_is_given_once(folder, capsys):
     rows = [f"{row},{row // 10 % 2},{row // 15 % 2},{(row % 10) / 10}" for row in range(60)]
     (folder / "rooms.csv").write_text("\n".join(["t,heater,fan,room", *rows]))

@@ -15,6 +15,7 @@ from scipy.io import savemat
 
 import node_fit as nf
 from node_fit.data.dataset import Dataset, from_frame, read_table
+from node_fit.data.tables.layout import condition_in
 
 WIDE: Mapping[str, Any] = MappingProxyType({"time": "t", "states": ["x"], "series": ["A*"]})
 TIDY: Mapping[str, Any] = MappingProxyType(
@@ -227,6 +228,41 @@ def test_covariates_in_columns(tmp_path):
     write(tmp_path, "c2.csv", "id,t,x,dose\na,1,1,\n")
     both = read_table(str(tmp_path / "c?.csv"), time="t", states=["x"], covariates=["dose"], trajectory="id")
     np.testing.assert_array_equal(both.us, [[[3], [3]]])
+
+
+def test_names_of_series_give_the_numbers_of_a_covariate(tmp_path):
+    path = write(tmp_path, "a.csv", "t,S0=0.5 mM,S0 = 2,S0=2 (again),other\n0,1,4,5,9\n1,2,,6,9\n2,3,8,7,9\n")
+    options = {"time": "t", "states": ["P"], "series": ["S0*"]}
+    data = read_table(path, **options | {"series": ["S0=0.5 mM", "S0 = 2", "S0=2 (again)"]}, covariates=["S0"])
+    assert data.trajectories == ("S0=0.5 mM", "S0 = 2", "S0=2 (again)") and data.inputs == ("S0",)
+    np.testing.assert_array_equal(data.us[..., 0], [[0.5] * 3, [2] * 3, [2] * 3])
+    np.testing.assert_array_equal(data.ys[..., 0], [[1, 2, 3], [4, np.nan, 8], [5, 6, 7]])
+    path = write(tmp_path, "b.csv", "t,S0=0.5,S0=high\n0,1,4\n1,2,5\n")
+    with pytest.raises(
+        ValueError, match=r"b.csv, column 'S0=high': its name gives no number of the covariate 'S0', as"
+    ):
+        read_table(path, **options | {"series": ["S0=*"]}, covariates=["S0"])
+    with pytest.raises(ValueError, match="has no column 'S1'"):
+        read_table(path, **options, covariates=["S1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "condition"),
+    [
+        ("S0=0.5", ("S0", 0.5)),
+        (" pH = 7,4 ", ("pH", 7.4)),
+        ("dose=1e-3 mg/l", ("dose", 1e-3)),
+        ("T=-4 °C", ("T", -4.0)),
+        ("T=25", ("T", 25.0)),
+        ("a=b", None),
+        ("k=3=2", None),
+        ("t=", None),
+        ("x", None),
+        ("v=1.2.3", None),
+    ],
+)
+def test_conditions_in_names_of_columns(name, condition):
+    assert condition_in(name) == condition
 
 
 def test_covariates_by_name_reach_new_files(tmp_path):

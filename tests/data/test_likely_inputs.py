@@ -11,7 +11,7 @@ from node_fit.data.tables.likely_inputs import (
     compare,
     find_inputs_in_rows,
     find_likely_inputs,
-    level_out,
+    level_out_columns,
     rows_before,
 )
 
@@ -223,8 +223,8 @@ def test_a_sensor_that_follows_levels_at_once_is_left_as_it_is():
     pairs = np.arange(359)
     for other in (gain, exact):
         both = np.stack([noisy, other], axis=1)
-        np.testing.assert_array_equal(level_out(both, pairs), both)
-    alone = level_out(np.stack([noisy, rng.normal(size=360).cumsum()], axis=1), pairs)[:, 0]
+        np.testing.assert_array_equal(level_out_columns(both, pairs), both)
+    alone = level_out_columns(np.stack([noisy, rng.normal(size=360).cumsum()], axis=1), pairs)[:, 0]
     assert len(np.unique(alone)) == 4
     np.testing.assert_allclose(alone, levels, atol=0.01)
 
@@ -233,7 +233,7 @@ def test_steps_that_drift_between_jumps_are_no_levels():
     rng = np.random.default_rng(0)
     drifting = np.repeat(rng.choice([0.0, 2.0, 5.0], 20), 30) + 0.2 * np.tile(np.linspace(0, 1, 30), 20)
     values = (drifting + 0.02 * rng.normal(size=600))[:, None]
-    np.testing.assert_array_equal(level_out(values, np.arange(599)), values)
+    np.testing.assert_array_equal(level_out_columns(values, np.arange(599)), values)
 
 
 def test_inputs_alone_leave_no_state():

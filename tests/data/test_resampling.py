@@ -98,6 +98,11 @@ def sines(per_period: float, noise: float = 0.0, rows: int = 100) -> np.ndarray:
         ([sines(3), np.repeat([0.0, 1.0], 50)], ("linear", "hold")),  # each by its own column
         ([np.repeat([0.0, 1.0], 50), sines(12), np.full(100, 3.0)], ("hold", "cubic", "hold")),
         ([np.arange(100) % 3, np.repeat(sines(12), 4)[:100]], "hold"),  # few levels, or rare changes
+        (
+            [np.repeat([0.0, 3, 1, 4, 1], 20) + 0.01 * np.random.default_rng(3).normal(size=100)],
+            "hold",
+        ),  # a noisy sensor
+        ([np.repeat([0.0, 3, 1, 4, 1], 20) + 0.1 * sines(12)], "linear"),  # what moves between jumps is no level
     ],
 )
 def test_how_inputs_behave_between_rows_is_seen_from_every_second_row(columns, expected):
@@ -119,6 +124,10 @@ def test_the_reason_names_inputs_where_they_differ():
     assert reason(0, 1, 2) == "heater has 2 levels, room and sun change in 100% of the rows"
     assert reason(0, 2).startswith("heater has 2 levels, sun is smooth: ")
     assert reason(1) == "the inputs change in 100% of the rows"
+    noisy = np.repeat([0.0, 3, 1, 4, 1], 20) + 0.01 * np.random.default_rng(3).normal(size=100)
+    assert detect_interpolation(t[None], noisy[None, :, None], np.ones((1, 100), bool), ["u"])[1] == (
+        "the inputs have 4 levels"
+    )
 
 
 def test_uneven_rows_and_padding_hide_no_smooth_input():

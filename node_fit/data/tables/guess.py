@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from .clocks import holds_clock
 from .header import TIMES, plain_name
-from .layout import Roles
+from .layout import Roles, condition_in
 from .options import AS_RECOGNISED, ReadingOptions
 from .reading import read_file
 from .table import (
@@ -170,6 +170,14 @@ def find_repeats(names: Sequence[str]) -> list[str]:
     found = {name: match for name in names if (match := REPEAT_NAME.fullmatch(name.strip()))}
     repeats = [name for name, match in found.items() if match[1].lower() in REPEATED_THINGS]
     return repeats if len(repeats) > 1 and len({found[name][1].lower() for name in repeats}) == 1 else []
+
+
+def find_conditions(names: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Finds columns such as `S0=0.5` and `S0=2`, an experiment at several values of a quantity, and that quantity."""
+    conditions = {name: condition for name in names if (condition := condition_in(name)) is not None}
+    quantities = {quantity for quantity, _ in conditions.values()}
+    several = len({number for _, number in conditions.values()}) > 1
+    return (quantities.pop(), list(conditions)) if len(quantities) == 1 and several else None
 
 
 def find_constant_columns(

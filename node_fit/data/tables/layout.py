@@ -1,10 +1,10 @@
 """The layout of a table: the role of each column, and conversion of any layout to one row per time."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from .table import (
     read_names,
 )
 
-if TYPE_CHECKING:
-    pass
+# A quantity and its number in the name of a column, or in a pattern of such names.
+CONDITION = re.compile(
+    r"(\w[^=]*?)\s*=\s*([-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?|\*)(?:\s*[^\d\s.,=][^=]*)?"
+)
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,16 @@ class Roles:
         channels = () if self.series or tidy else self.states
         inputs = () if tidy else self.inputs
         single = (self.time_of_day, self.trajectory, self.occasion, self.observable, self.value)
-        names = (self.time, *channels, *inputs, *self.covariates, *single)
+        covariates = [name for name in self.covariates if name not in self.named_covariates]
+        names = (self.time, *channels, *inputs, *covariates, *single)
         return tuple(name for name in names if name is not None)
+
+    @property
+    def named_covariates(self) -> tuple[str, ...]:
+        """Covariates whose numbers stand in the names of series, such as `S0` in `S0=0.5`."""
+        conditions = [condition_in(pattern) for pattern in self.series]
+        named = {condition[0] for condition in conditions if condition is not None}
+        return tuple(name for name in self.covariates if name in named)
 
     def find(self, names: Sequence[str], origin: str) -> dict[str, int]:
         """Returns the needed columns of a file, each with its position.
@@ -272,12 +282,40 @@ def melt(table: RawTable, roles: Roles) -> RawTable:
     inside = (row >= known.argmax(axis=0)[:, None]) & (row <= last[:, None])
     which, row = np.nonzero(inside)
     shared = {name: table.columns[name].iloc[row].reset_index(drop=True) for name in roles.required_columns}
+    for covariate in roles.named_covariates:
+        numbers = [number_in_name(name, covariate, table.origin) for name in series]
+        shared[covariate] = pd.Series(np.array(numbers)[which])
     channels = {roles.state_columns[0]: pd.Series(values[row, which])}
     if roles.deviations:
         columns = roles.matched_deviations(list(table.columns), table.origin)
         spread = np.stack([as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in columns], axis=1)
         channels[roles.deviations[0]] = pd.Series(spread[row, which])
     return table.take(row, shared | channels, np.array(series, dtype=object)[which])
+
+
+def condition_in(name: str) -> tuple[str, float] | None:
+    """Returns the quantity and the number that a column's name gives, such as those of `S0=0.5 mM`; None without any.
+
+    The number of a pattern that ends there, such as `S0=*`, is NaN.
+    """
+    match = CONDITION.fullmatch(name.strip())
+    if match is None:
+        return None
+    return match[1], math.nan if match[2] == "*" else float(match[2].replace(",", "."))
+
+
+def number_in_name(name: str, covariate: str, origin: str) -> float:
+    """Returns the number that the name of a series gives for a covariate.
+
+    **Raises:** `ValueError` if it gives none.
+    """
+    condition = condition_in(name)
+    if condition is None or condition[0] != covariate or not math.isfinite(condition[1]):
+        raise ValueError(
+            f"{origin}, column {name!r}: its name gives no number of the covariate {covariate!r}, as {covariate}=0.5 "
+            "does; rename it, or narrow series to the others."
+        )
+    return condition[1]
 
 
 def spread_columns(tables: Sequence[RawTable], roles: Roles, observable: str, value: str) -> list[RawTable]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..levels import level_out
 from .guess import MOST_BYTES_LOOKED_AT
 from .layout import Roles
 from .options import AS_RECOGNISED, ReadingOptions
@@ -31,9 +32,6 @@ LEAST_STAY, PASSES_OVER, FEWEST_LEAPS = 3, 0.2, 2
 # values is new, and neither its last value nor the other columns foretell the next one, at this level of significance.
 # A sensor that is read less often stays, too, but its values follow each other and the other columns.
 FEWEST_JUMPS, NEW_VALUES, FORETELLS = 8, 0.5, 0.01
-# Median of the absolute steps of white noise [standard deviations], and the step above which it is a jump. What levels
-# leave counts as white noise below this many standard errors of its correlation, and this share of the variance.
-MEDIAN_OF_STEPS, FAR_FROM_NOISE, LEAST_DRIFT, NOISE_OF_LEVELS = 0.954, 8.0, 3.0, 0.02
 # Numbers of past values of a column itself, of which the largest is taken that leaves this many rows for each, and the
 # number of past values of the others.
 OWN_LAGS, ROWS_PER_LAG, OTHER_LAGS = (20, 10, 5, 3), 12, 3
@@ -97,7 +95,7 @@ def find_inputs_in_rows(
     if len(pairs) < FEWEST_COMPARED:
         return {}
     exact, levelled = (find_held_columns(rows[pairs], rows[pairs + 1] - rows[pairs], names)
-                       for rows in (values, level_out(values, pairs)))  # fmt: skip
+                       for rows in (values, level_out_columns(values, pairs)))  # fmt: skip
     held = exact | {name: found for name, found in levelled.items() if found.is_certain}
     found = held | find_driving_columns(values, follows & complete, names, held)
     likely = {name: found[name] for name in names if name in found}
@@ -105,7 +103,7 @@ def find_inputs_in_rows(
     return likely if len(likely) < len(names) else certain if len(certain) < len(names) else {}
 
 
-def level_out(
+def level_out_columns(
     values: Float[np.ndarray, "row column"], pairs: Int[np.ndarray, " pair"]
 ) -> Float[np.ndarray, "row column"]:
     """Replaces columns that jump between levels, but for white noise, by their levels; leaves others unchanged.
@@ -114,45 +112,15 @@ def level_out(
 
     **Arguments:** `pairs`: rows that another row of the same record follows.
     """
-    steps = values[pairs + 1] - values[pairs]
-    noise = np.median(np.abs(steps), axis=0) / MEDIAN_OF_STEPS
-    jumps = np.abs(steps) > FAR_FROM_NOISE * noise
-    levels = values.copy()
-    for index in np.flatnonzero((noise > 0) & (jumps.sum(axis=0) >= FEWEST_LEAPS)):
-        levels[:, index] = find_levels_in_noise(values[:, index], pairs, jumps[:, index], noise[index])
+    levels = np.stack([level_out(column, pairs) for column in values.T], axis=1)
+    is_levelled = (levels != values).any(axis=0)
     moves = levels[pairs + 1] != levels[pairs]
     stays = np.asarray(moves.mean(axis=0) < STAYS)
-    for index in np.flatnonzero(stays & (noise > 0)):
+    for index in np.flatnonzero(stays & is_levelled):
         others = moves[np.ix_(moves[:, index], stays & (np.arange(len(stays)) != index))]
         if (others.mean(axis=0) > STAYS).any():
             levels[:, index] = values[:, index]
     return levels
-
-
-def find_levels_in_noise(
-    values: Float[np.ndarray, " row"], pairs: Int[np.ndarray, " pair"], jumps: Bool[np.ndarray, " pair"], noise: float
-) -> Float[np.ndarray, " row"]:
-    """Returns the levels between some jumps if they leave little but white noise; else the values."""
-    continued, joins = pairs[~jumps], np.zeros(len(values), bool)
-    joins[continued + 1] = True
-    levels = merge_levels(values, np.cumsum(~joins), noise)
-    off = values - levels
-    variance, products = off[pairs].var(), off[continued] * off[continued + 1]
-    is_white = products.mean() < LEAST_DRIFT * variance / np.sqrt(len(products))
-    return levels if is_white and variance < NOISE_OF_LEVELS * values[pairs].var() else values
-
-
-def merge_levels(
-    values: Float[np.ndarray, " row"], stretch: Int[np.ndarray, " row"], noise: float
-) -> Float[np.ndarray, " row"]:
-    """Returns the level of each row: the mean of its stretch, or of all stretches whose means noise can't separate."""
-    counts = np.bincount(stretch)
-    means = np.bincount(stretch, values) / np.maximum(counts, 1)
-    order = np.argsort(means)
-    groups = np.empty(len(means), int)
-    groups[order] = np.cumsum(np.diff(means[order], prepend=-np.inf) > FAR_FROM_NOISE / 2 * noise)
-    totals = np.bincount(groups, means * counts) / np.maximum(np.bincount(groups, counts), 1)
-    return totals[groups[stretch]]
 
 
 def find_held_columns(
