@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset
+from ..data.inputs import without_noise
 
 # Number of past rows in the regression, and rows required per column.
 LAGS, ROWS_PER_COLUMN = 3, 3
@@ -36,8 +37,9 @@ def estimate_feedthrough(data: Dataset) -> Float[np.ndarray, "channel input"] | 
     squares, freedom = sum_squares(table, ys), len(ys) - columns
     direct = np.linalg.lstsq(table, ys, rcond=None)[0][-inputs:].T
     noise = np.sqrt(squares / freedom)
+    levels = without_noise(data.us, data.valid)[data.valid]
     for index in range(inputs):
-        changes = np.diff(now[:, index])
+        changes = np.diff(levels[:, index])
         jump = np.sqrt(np.mean(changes[changes != 0] ** 2)) if changes.any() else 0.0
         without = sum_squares(np.delete(table, past.shape[1] + index, axis=1), ys)
         chance = compute_chance((without - squares) / (noise**2 + 1e-300), freedom)

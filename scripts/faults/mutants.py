@@ -2854,6 +2854,13 @@ MUTANTS = (
         COMMAND_LINE,
     ),
     Mutant(
+        "feedthrough: noise of sensors",
+        "node_fit/sysid/feedthrough.py",
+        "levels = without_noise(data.us, data.valid)[data.valid]",
+        "levels = data.us[data.valid]",
+        ("tests/sysid/test_feedthrough.py",),
+    ),
+    Mutant(
         "delays: not clear",
         "node_fit/data/delays.py",
         "criteria[0] - criteria[delay] > CLEARLY_LATE and losses[delay] > ABRUPT * lead",

@@ -40,6 +40,14 @@ def test_a_direct_response_is_estimated(direct):
     assert estimate_feedthrough(rest) is None and rest.ys[0, 5, 0] == data.ys[0, 5, 0] - found[0, 0] * us[5, 0]
 
 
+def test_noise_of_a_sensor_hides_no_direct_response():
+    rng = np.random.default_rng(1)
+    us = switched(rng, 2 * ROWS) + 0.01 * rng.normal(size=(2 * ROWS, 1))
+    direct = estimate_feedthrough(record(us, lag(us, rng, (0.1,), noise=0.02)))
+    assert direct is not None
+    np.testing.assert_allclose(direct, 0.1, rtol=0.3)
+
+
 def test_only_the_input_and_the_channel_of_a_direct_response_have_one():
     rng = np.random.default_rng(2)
     us = switched(rng, 2 * ROWS, inputs=2)
