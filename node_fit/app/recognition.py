@@ -18,6 +18,7 @@ from ..data.tables.guess import (
     find_deviations,
     find_levels,
     find_limit,
+    find_named_inputs,
     find_no_states,
     find_records,
     find_repeats,
@@ -233,7 +234,9 @@ def take_series(columns: Columns, given: Mapping[str, str]) -> Columns:
 def take_certain_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> tuple[Columns, dict[str, str]]:
     """Takes columns that can hardly be states out of the states; returns the reasons of other likely inputs, too."""
     likely = find_inputs_among_states(path, columns, given)
-    reasons = {name: found.reason for name, found in likely.items() if found.is_certain}
+    is_open = "data.inputs" not in given and not gather_equations(given)
+    named = find_named_inputs(columns.states) if is_open else {}
+    reasons = named | {name: found.reason for name, found in likely.items() if found.is_certain}
     states = [name for name in columns.states if name not in reasons]
     hints = {name: found.reason for name, found in likely.items() if name not in reasons}
     return columns._replace(states=states, inputs=[*columns.inputs, *reasons], reasons=reasons), hints

@@ -2861,6 +2861,13 @@ MUTANTS = (
         ("tests/sysid/test_feedthrough.py",),
     ),
     Mutant(
+        "inputs by name: species of a reaction",
+        "node_fit/data/tables/guess.py",
+        'if "v" in plain.values():',
+        "if False:",
+        COMMAND_LINE,
+    ),
+    Mutant(
         "delays: not clear",
         "node_fit/data/delays.py",
         "criteria[0] - criteria[delay] > CLEARLY_LATE and losses[delay] > ABRUPT * lead",

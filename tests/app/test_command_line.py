@@ -310,6 +310,27 @@ def test_columns_named_by_a_condition_are_experiments_with_a_covariate(folder, c
     assert not composed(*complete(["rates.csv"], "node_fit")).data.series
 
 
+@pytest.mark.parametrize(
+    ("header", "inputs"),
+    [
+        ("t,u,y", ["u"]),
+        ("t_s,u_V,y_V", ["u_V"]),
+        ("t,u1,u2,y1,y2", ["u1", "u2"]),
+        ("t,Input (bar),Output (m)", ["Input"]),
+        ("t,u,v,y", []),  # a reaction of three species
+        ("t,u,x", []),
+        ("t,uptake,yield", []),
+    ],
+)
+def test_inputs_are_named_as_in_control_engineering(folder, capsys, header, inputs):
+    rng, columns = np.random.default_rng(0), header.count(",")
+    rows = [[row, *rng.normal(size=columns).round(3)] for row in range(8)]
+    (folder / "log.csv").write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]))
+    assert composed(*complete(["log.csv"], "node_fit")).data.inputs == inputs
+    assert ("named as the input of" in capsys.readouterr().out) == bool(inputs)
+    assert not composed(*complete(["log.csv", "data.inputs=[]"], "node_fit")).data.inputs
+
+
 def test_a_reason_of_several_inputs_is_given_once(folder, capsys):
     rows = [f"{row},{row // 10 % 2},{row // 15 % 2},{(row % 10) / 10}" for row in range(60)]
     (folder / "rooms.csv").write_text("\n".join(["t,heater,fan,room", *rows]))

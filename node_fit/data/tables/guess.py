@@ -50,6 +50,9 @@ MOST_BYTES_LOOKED_AT = 20_000_000
 LEAST_ROWS_OF_A_RECORD = 3
 # Name of a well of a plate with 6 to 384 wells, and the fewest wells, in two rows of the plate, that are recognised.
 WELL_NAME, FEWEST_WELLS = re.compile(r"([A-P])(0?[1-9]|1[0-9]|2[0-4])"), 6
+# Names of inputs and outputs in control engineering; a unit may follow.
+NAMED_INPUT, NAMED_OUTPUT = (re.compile(rf"{letter}(?:_?\d+)?(?:_[a-z%]+)?|{word}s?(?:[ _]?\w+)?") for letter, word in
+                             (("u", "input"), ("y", "output")))  # fmt: skip
 # Names, with a number behind them, of columns that each repeat an experiment. A probe may be a sensor beside others.
 REPEAT_NAME = re.compile(r"(.*?)[\s_.-]*(\d+)(?:[\s_]*[\[(].*)?")
 REPEATED_THINGS = {"rep", "repeat", "replicate", "run", "trial", "experiment", "versuch", "wiederholung", "sample"} | {
@@ -170,6 +173,20 @@ def find_repeats(names: Sequence[str]) -> list[str]:
     found = {name: match for name in names if (match := REPEAT_NAME.fullmatch(name.strip()))}
     repeats = [name for name, match in found.items() if match[1].lower() in REPEATED_THINGS]
     return repeats if len(repeats) > 1 and len({found[name][1].lower() for name in repeats}) == 1 else []
+
+
+def find_named_inputs(names: Sequence[str]) -> dict[str, str]:
+    """Finds inputs named as in control engineering, `u` beside `y` or `input` beside `output`, with the reason.
+
+    `u` beside `v` is a state, as in equations of reactions.
+    """
+    plain = {name: plain_name(name) for name in names}
+    if "v" in plain.values():
+        return {}
+    inputs, outputs = (
+        [name for name in names if pattern.fullmatch(plain[name])] for pattern in (NAMED_INPUT, NAMED_OUTPUT)
+    )
+    return {name: f"is named as the input of {outputs[0]!r}" for name in inputs if outputs}
 
 
 def find_conditions(names: Sequence[str]) -> tuple[str, list[str]] | None:
