@@ -16,10 +16,11 @@ from .dataset import Dataset
 
 # Numbers of past rows of the channels, and of the inputs beside as many.
 CHANNEL_LAGS, INPUT_LAGS = (1, 2, 3, 5, 8, 13), (1, 3)
-# Maximum delay [rows], also as a share of the rows; and the minimum one, since fewer rows are like another state.
-MOST_DELAYED, MOST_SHARE, LEAST_DELAYED = 60, 1 / 8, 3
-# Minimum number of rows for each past value, and maximum numbers of rows, and of channels and of inputs, examined.
-ROWS_PER_VALUE, MOST_LAGGED_ROWS, MOST_LAGGED_COLUMNS = 6, 10_000, 8
+# Maximum delay [rows] of an input, of all inputs together, and as a share of the rows. Fewer rows than the minimum are
+# like another state.
+MOST_DELAYED, MOST_DELAYED_TOGETHER, MOST_SHARE, LEAST_DELAYED = 60, 240, 1 / 8, 3
+# Minimum number of rows for each past value, and maximum numbers of past values, rows, channels and inputs.
+ROWS_PER_VALUE, MOST_PAST_VALUES, MOST_LAGGED_ROWS, MOST_LAGGED_COLUMNS = 6, 48, 10_000, 8
 # Lead of the criterion over that without a delay from which a delay is clear. A delay may lack the first share of the
 # best one's lead, and another row must cost the second.
 CLEARLY_LATE, NEARLY_BEST, ABRUPT = 20.0, 0.3, 0.4
@@ -93,18 +94,17 @@ class LaggedModels:
         if not data.is_driven or not inputs or max(channels, inputs) > MOST_LAGGED_COLUMNS:
             return None
         even = data.resample(data.median_step, data.input_interpolation[0])
-        known = np.where(even.mask, even.ys, np.nan)
-        parts = [(y[:end], u[:end]) for y, u, end in zip(known, even.us, even.lengths, strict=True)]
+        measured = np.where(even.mask, even.ys, np.nan)
+        parts = [(y[:end], u[:end]) for y, u, end in zip(measured, even.us, even.lengths, strict=True)]
         rows = [len(y) for y, _ in parts]
         parts = parts[: int(np.searchsorted(np.cumsum(rows), MOST_LAGGED_ROWS)) + 1]
         ys, us = ([part[:MOST_LAGGED_ROWS] for part in kind] for kind in zip(*parts, strict=True))
-        longest = min(MOST_DELAYED, int(max(rows) * MOST_SHARE))
+        longest = min(MOST_DELAYED, MOST_DELAYED_TOGETHER // inputs, int(max(rows) * MOST_SHARE))
+        pairs = [Lags(past, taps) for past in CHANNEL_LAGS for taps in sorted({*INPUT_LAGS, past}) if taps <= past]
+        known = {past: sum(max(row - longest - past, 0) for row in rows) for past in CHANNEL_LAGS}
+        values = {lags: lags.channels * channels + lags.inputs * inputs for lags in pairs}
         orders = [
-            Lags(past, taps)
-            for past in CHANNEL_LAGS
-            for taps in sorted({*INPUT_LAGS, past})
-            if taps <= past
-            and ROWS_PER_VALUE * (past * channels + taps * inputs) < sum(max(row - longest - past, 0) for row in rows)
+            lags for lags in pairs if values[lags] <= min(MOST_PAST_VALUES, known[lags.channels] / ROWS_PER_VALUE)
         ]
         if not orders or longest < LEAST_DELAYED:
             return None

@@ -604,8 +604,10 @@ class Trajectories:
 
         **Raises:** `ValueError` for unknown names, and for delays that are negative or not finite.
         """
+        if not delays:
+            return self
         check_known_values("delays", delays, self.inputs, "an input")
-        us, rounding = self.us.astype(np.float64), ROUNDED_TIMES * self.median_step if delays else 0.0
+        us, rounding = self.us.astype(np.float64), ROUNDED_TIMES * self.median_step
         for name, delay in delays.items():
             if not 0 <= delay < np.inf:
                 raise ValueError(f"delays: the delay of {name!r} must be a number that is not negative, got {delay}.")
