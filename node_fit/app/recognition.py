@@ -37,6 +37,7 @@ from ..discover.names import plain_names, rename_columns, unit_of
 from ..model.fields.equations import read_equation_lines
 from ..runtime.serialization import is_json, is_list
 from ..runtime.validation import is_mapping
+from .config.build import build
 from .config.composition import ConfigError
 from .config.overrides import as_value, texts_in, value_of
 from .run_directory import RECORD
@@ -189,21 +190,30 @@ def find_limit_of_states(path: Path, columns: Columns, given: Mapping[str, str])
 
 
 def find_late_inputs(overrides: Sequence[str]) -> SeenInValues | None:
-    """Finds the delays of inputs in the table that some overrides describe, unless they name delays."""
-    names, options = {option.name for option in fields(Table)}, dict[str, object]()
-    for override in overrides:
-        key = override.partition("=")[0].lstrip("+")
-        if key.removeprefix("data.") in names:
-            options[key.removeprefix("data.")] = value_of(override)
-    if not options.get("inputs") or "delays" in options or "states" not in options:
+    """Looks for delays of inputs in the table that some overrides describe, unless they name delays."""
+    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
+    if "data.delays" in keys or not {"data.inputs", "data.states"} <= keys:
         return None
     try:
-        table = cast(Callable[..., Table], Table)(**options)
+        table = table_of_words(overrides)
         train = table.split(table.read(table.path)).train
-    except (ValueError, OSError, TypeError):  # The run reports the error in the table.
+    except (ValueError, OSError):  # The run reports the error in the table.
         return None
     delays = find_delays(train)
     return SeenInValues(f"data.delays={as_value(delays)}", describe_delays(train, delays)) if delays else None
+
+
+def table_of_words(words: Sequence[str]) -> Table:
+    """Builds the table that overrides of `data` describe, without its split.
+
+    **Raises:** `ConfigError` or `ValueError` if one of them is wrong.
+    """
+    values: dict[str, object] = {}
+    for word in words:
+        key = word.partition("=")[0].lstrip("+")
+        if key.startswith("data.") and key.count(".") == 1:
+            values[key.removeprefix("data.")] = value_of(word)
+    return build({"_target_": "node_fit.Table", **values}, "data")
 
 
 def keys_of_model(source: str, model: str, others: Sequence[str]) -> tuple[list[str], str]:

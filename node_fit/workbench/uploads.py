@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..app.config.build import build
-from ..app.config.overrides import as_value, value_of
+from ..app.config.overrides import as_value
 from ..app.recognition import (
     guess_columns,
     keys_of_option,
     reading_of,
+    table_of_words,
     take_certain_inputs,
     take_series,
 )
 from ..data.dataset import Dataset
-from ..data.table_source import Table
 from ..data.tables.clocks import holds_clock
 from ..data.tables.guess import ColumnsToSee, number_in
 from ..data.tables.reading import column_names, read_file
@@ -191,16 +190,6 @@ def guess_roles(path: Path, given: dict[str, str]) -> tuple[Json, dict[str, str]
         "sigma": dict(columns.deviations),
     }
     return roles, likely
-
-
-def table_of_words(words: Sequence[str]) -> Table:
-    """Builds the table from overrides of `data`."""
-    values: Json = {}
-    for word in words:
-        key = word.partition("=")[0]
-        if key.startswith("data.") and key.count(".") == 1:
-            values[key.removeprefix("data.")] = value_of(word)
-    return build({"_target_": "node_fit.Table", **values}, "data")
 
 
 def describe_column(name: str, column: "pandas.Series") -> Json:

@@ -2863,7 +2863,7 @@ MUTANTS = (
     Mutant(
         "inputs by name: species of a reaction",
         "node_fit/data/tables/guess.py",
-        'if "v" in plain.values():',
+        'if {"v", "x"} & set(plain.values()):',
         "if False:",
         COMMAND_LINE,
     ),
@@ -2905,8 +2905,8 @@ MUTANTS = (
     Mutant(
         "delays: given ones are not looked for",
         "node_fit/app/recognition.py",
-        """or "delays" in options or""",
-        "or",
+        'if "data.delays" in keys or not',
+        "if not",
         ("tests/app/test_command_line.py",),
     ),
 )

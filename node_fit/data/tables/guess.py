@@ -178,10 +178,10 @@ def find_repeats(names: Sequence[str]) -> list[str]:
 def find_named_inputs(names: Sequence[str]) -> dict[str, str]:
     """Finds inputs named as in control engineering, `u` beside `y` or `input` beside `output`, with the reason.
 
-    `u` beside `v` is a state, as in equations of reactions.
+    `u` beside `v` or `x` is a state, as in equations of reactions and of coordinates.
     """
     plain = {name: plain_name(name) for name in names}
-    if "v" in plain.values():
+    if {"v", "x"} & set(plain.values()):
         return {}
     inputs, outputs = (
         [name for name in names if pattern.fullmatch(plain[name])] for pattern in (NAMED_INPUT, NAMED_OUTPUT)
