@@ -73,8 +73,8 @@ class LaggedModels:
 
     def __init__(
         self,
-        ys: Sequence[Float[np.ndarray, "row channel"]],
-        us: Sequence[Float[np.ndarray, "row input"]],
+        ys: Sequence[Float[np.ndarray, "_ channel"]],
+        us: Sequence[Float[np.ndarray, "_ input"]],
         longest: int,
         orders: Sequence[Lags],
     ):
@@ -178,7 +178,7 @@ def stack_lags(
     return y[rows][is_known], table[is_known]
 
 
-def standardize_parts(parts: Sequence[Float[np.ndarray, "row column"]]) -> list[Float[np.ndarray, "row column"]]:
+def standardize_parts(parts: Sequence[Float[np.ndarray, "_ column"]]) -> list[Float[np.ndarray, "_ column"]]:
     """Scales columns of all parts to zero mean and unit deviation."""
     rows = np.concatenate(parts)
     mean, deviation = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)

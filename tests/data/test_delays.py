@@ -115,6 +115,15 @@ def test_several_trajectories_and_missing_rows_are_read_with_their_own_past(rng)
     assert node_fit.find_delays(data) == {"heater": pytest.approx(0.5 * DELAY, abs=0.5)}
 
 
+def test_trajectories_of_different_lengths_are_searched_together(rng):
+    data = simulate_heater(rng)
+    cut = [slice(0, 150), slice(150, 400)]
+    parts = node_fit.Dataset.from_arrays(
+        *([values[0, rows] for rows in cut] for values in (data.ts, data.ys, data.us)), inputs=["heater", "window"]
+    )
+    assert node_fit.find_delays(parts) == {"heater": pytest.approx(0.5 * DELAY, abs=0.5)}
+
+
 def test_nothing_is_found_without_inputs_that_move_or_in_few_rows(rng):
     data = simulate_heater(rng)
     assert node_fit.find_delays(data.until(0.5 * 20)) == {}
