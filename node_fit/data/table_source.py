@@ -210,6 +210,8 @@ class Table:
         notes = [*data.notes, *describe_time(data, chosen=self.time_unit is None)]
         notes += [] if data.events is None else [data.events.summary]
         notes += describe_gaps(data) if split.gaps == "cut" else []
+        if self.delays:
+            notes.append(f"inputs: moved, since {describe_delays(parts.train, self.delays)} (data.delays)")
         if late := find_delays(parts.train):
             key = ", ".join(f"{name}: {self.delays.get(name, 0) + delay:g}" for name, delay in late.items())
             notes.append(

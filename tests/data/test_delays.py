@@ -139,7 +139,9 @@ def test_a_table_moves_inputs_as_it_is_read_and_names_further_delays(rng, tmp_pa
     note = next(note for note in notes if note.startswith("inputs: "))
     assert "responses to 'heater' begin 9 rows later, as linear models show: 'data.delays={heater: 4.5}'" in note
     moved, notes = Table(**table, delays={"heater": 4.5}).load_with_notes()
-    assert not any(note.startswith("inputs: ") for note in notes)
+    assert [note for note in notes if note.startswith("inputs: ")] == [
+        "inputs: moved, since responses to 'heater' begin 9 rows later (data.delays)"
+    ]
     np.testing.assert_array_equal(moved.train.us[0, DELAY:, 0], plain.train.us[0, :-DELAY, 0])
     # Rows held out begin with the inputs of the rows before them.
     np.testing.assert_array_equal(moved.train.us[0, :, 1], plain.train.us[0, :, 1])
