@@ -13,6 +13,7 @@ from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states
 from ..data.table_source import Table
 from ..data.tables.guess import (
     HOLDS_TEXT,
+    MOST_BYTES_LOOKED_AT,
     find_conditions,
     find_constant_columns,
     find_deviations,
@@ -150,7 +151,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         added += [f"data.{key}={as_value(value)}" for key, value in renamed.items()]
         short = list_names(list(cast(Mapping[str, str], renamed["rename"])), FEW_COLUMNS)
         clauses.append(f"with plain names for equations: {short}")
-    for seen in (find_limit_of_states(path, columns, given), find_late_inputs([*given.values(), *added])):
+    for seen in (find_limit_of_states(path, columns, given), find_late_inputs(path, [*given.values(), *added])):
         added += [] if seen is None else [seen.override]
         clauses += [] if seen is None else [seen.clause]
     clauses += describe_columns_left_out(columns)
@@ -189,10 +190,12 @@ def find_limit_of_states(path: Path, columns: Columns, given: Mapping[str, str])
     return SeenInValues("data.censored=true", f"{limit[0]!r} in {limit[1]!r} is {limit_kind(limit[0])}")
 
 
-def find_late_inputs(overrides: Sequence[str]) -> SeenInValues | None:
-    """Looks for delays of inputs in the table that some overrides describe, unless they name delays."""
+def find_late_inputs(path: Path, overrides: Sequence[str]) -> SeenInValues | None:
+    """Looks for delays of inputs in the table that some overrides describe, unless they name delays or it is large."""
     keys = {override.partition("=")[0].lstrip("+") for override in overrides}
     if "data.delays" in keys or not {"data.inputs", "data.states"} <= keys:
+        return None
+    if path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return None
     try:
         table = table_of_words(overrides)
