@@ -2868,6 +2868,13 @@ MUTANTS = (
         COMMAND_LINE,
     ),
     Mutant(
+        "delays: large files",
+        "node_fit/app/recognition.py",
+        "if path.stat().st_size > MOST_BYTES_LOOKED_AT:",
+        "if False:",
+        COMMAND_LINE,
+    ),
+    Mutant(
         "delays: not clear",
         "node_fit/data/delays.py",
         "criteria[0] - criteria[delay] > CLEARLY_LATE and losses[delay] > ABRUPT * lead",

@@ -286,7 +286,7 @@ def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
     assert "like an input: data.inputs=[fan,heater]" in capsys.readouterr().out
 
 
-def test_inputs_that_act_late_are_moved_by_a_key(folder, capsys):
+def test_inputs_that_act_late_are_moved_by_a_key(folder, capsys, monkeypatch):
     valves, level, lines = np.repeat(np.random.default_rng(0).uniform(0, 1, 20), 15), 0.0, ["t,valve (%),level"]
     for row, valve in enumerate(valves):
         lines.append(f"{row / 2},{valve:.3f},{level:.4f}")
@@ -297,6 +297,8 @@ def test_inputs_that_act_late_are_moved_by_a_key(folder, capsys):
     assert composed(*complete(["pipe.csv", "data.inputs=[]"], "node_fit")).data.delays == {}
     given = composed(*complete(["pipe.csv", "data.delays={valve: 0.5}"], "node_fit")).data
     assert given.delays == {"valve": 0.5} and "later" not in capsys.readouterr().out
+    monkeypatch.setattr("node_fit.app.recognition.MOST_BYTES_LOOKED_AT", 1000)  # a large file is not read twice
+    assert composed(*complete(["pipe.csv"], "node_fit")).data.delays == {}
 
 
 def test_columns_named_by_a_condition_are_experiments_with_a_covariate(folder, capsys):
