@@ -346,8 +346,8 @@ class Job:
         print_results(self.console, summary, fit.restarts)
         for line in (
             f"start: {summary['start']}",
-            describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
-            *([LINEAR_IS_BEST] if fit.is_linear else []),
+            describe_end(fit.status, fit.reason, had_ended=bool(fit.steps and not fit.history)),
+            *([LINEAR_IS_BEST] if summary["linear_is_best"] else []),
             *attempt_lines(fit.attempts, fit.choices, fit.horizon),
             *(f"{choice.value}: {choice.reason}" for choice in fit.choices if choice.key == "refit"),
             *self.describe_change(summary),

@@ -86,7 +86,7 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
         "given_rows": dict(given),
         "choices": {item.key: {"value": str(item.value), "reason": item.reason} for item in fit.choices},
         "warnings": list(fit.warnings),
-        "linear_is_best": fit.is_linear,
+        "linear_is_best": fit.is_linear and fit.steps > 0,
         "diagnosis": asdict(report.verdict),
         "expected": None if report.expected is None else asdict(report.expected),
         "attempts": [asdict(item) for item in fit.attempts],
@@ -306,10 +306,10 @@ def print_results(console: Console, summary: Summary, starts: Restarts | None) -
     print_residuals(console, summary)
 
 
-def describe_end(status: str, reason: str, *, took_steps: bool) -> str:
+def describe_end(status: str, reason: str, *, had_ended: bool) -> str:
     """Describes how a fit ended; a fit resumed after its end takes no steps."""
-    had_ended = status in ENDED and not took_steps
-    return f"{status}: {reason}" + ("; it had ended before, and took no further step" if had_ended else "")
+    again = had_ended and status in ENDED
+    return f"{status}: {reason}" + ("; it had ended before, and took no further step" if again else "")
 
 
 def attempt_lines(attempts: Sequence[Attempt], choices: Sequence[Choice], horizon: int | None) -> list[str]:

@@ -27,6 +27,7 @@ from ..options.options import Effort, Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows
 from ..sysid.feedthrough import estimate_feedthrough
 from .judge import CONTENT, SPARSE_EQUATIONS, Judged, count_hidden, find_best, has_few_values, reads_past
+from .long_records import LINEAR_SYSTEM, fit_long_record
 from .mechanisms import may_be_mechanism
 from .problem import has_enough_rows
 from .resolve import (
@@ -178,13 +179,14 @@ class Candidate:
     """A way to fit.
 
     - `name`: name of its attempt. `keys`: config keys that it changes.
-    - `options`: returns the complete options, given the race; None if it does not apply.
+    - `options`: returns the complete options, given the race, or a fit that takes no training; None if it does not
+      apply.
     - `what`, `when`: descriptions of its effect and of the condition under which it applies.
     """
 
     name: str
     keys: tuple[str, ...]
-    options: Callable[[Race], Options | None]
+    options: Callable[[Race], Options | Fit | None]
     what: str
     when: str
 
@@ -332,6 +334,16 @@ def add_hidden_states(race: Race) -> Options | None:
         options = replace(options, start=before.start, training=Training(window=before.training.window))
     hidden = count_hidden(race.best.fit) + MORE_HIDDEN
     return replace(options, observation=before.observation, hidden=hidden, penalty=penalty)
+
+
+def identify_free_response(race: Race) -> Fit | None:
+    """Identifies the linear system of many states whose free response the record is, which takes no training."""
+    train, fit = race.train, race.first
+    is_needed = not race.best.is_content or has_few_values(train)
+    if train.is_driven or not is_needed or any(judged.attempt.name == LINEAR_SYSTEM for judged in race.tried):
+        return None
+    found = fit_long_record(race.options, train, fit.data.get("validation"), lambda said: None)
+    return None if found is None else found.fit
 
 
 def read_past_rows(race: Race) -> Options | None:
@@ -534,6 +546,13 @@ AFTER_PAST_ROWS = Candidate(
     "linear models ask for",
     f"{NOT_GOOD}, {OPEN}, and a trajectory has three windows",
 )
+FREE_RESPONSE = Candidate(
+    LINEAR_SYSTEM,
+    ("field", "hidden", "observation", "start"),
+    identify_free_response,
+    "a linear system of up to 40 states, whose free response is the record",
+    f"rows are even and swing without inputs, a trajectory has 60 rows or more, and {NOT_GOOD} or rows are few",
+)
 UNSEEN = (
     Candidate(
         f"{HIDDEN_STATE}, {FITTED}",
@@ -620,16 +639,16 @@ CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
         *(*GROWING_WINDOWS, *POLYNOMIALS),
     ),
     "up to three states": (
-        *(FEW_TERMS, BESIDE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
+        *(FEW_TERMS, BESIDE, FREE_RESPONSE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
         *(LINEAR, *GROWING_WINDOWS, *POLYNOMIALS),
     ),
     "fewer than 200 values": (
-        *(FEW_TERMS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
+        *(FEW_TERMS, FREE_RESPONSE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
         *(*POLYNOMIALS, *GROWING_WINDOWS, LINEAR),
     ),
     "more states": (
         *(FEW_TERMS, LINEAR, *GROWING_WINDOWS),
-        *(AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN, *POLYNOMIALS),
+        *(FREE_RESPONSE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN, *POLYNOMIALS),
     ),
 }
 

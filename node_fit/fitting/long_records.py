@@ -1,8 +1,9 @@
-"""Fits long driven records: a linear system with the number of states that the data support, and a small network
-beside it if these are few.
+"""Fits long records: a linear system with the number of states that the data support, and a small network beside it
+if these are few.
 
-The system is identified without training (`sysid/realization.py`) and simulated with one exponential step per row. It
-is the best simple model of a long record, which any other model has to beat.
+The system is identified without training, from the responses to inputs (`sysid/realization.py`) or from the free
+response of a record without inputs (`sysid/free_response.py`), and simulated with one exponential step per row. It is
+the best simple model of a long record, which any other model has to beat.
 """
 
 import functools
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from ..data.dataset import Dataset
@@ -32,12 +34,14 @@ from ..options.recipes import DIRECT_RECIPE, Plan, Recipe, is_default
 from ..runtime.placement import scope_of
 from ..solver.methods import EXPONENTIAL
 from ..solver.solver import Solver
+from ..sysid.free_response import as_free_matrices, count_window, identify_free_modes
 from ..sysid.initialize import begin_as_modes
 from ..sysid.realization import (
     INPUT_KINDS,
     Kind,
     ModalSystem,
     PastMap,
+    ScoredSystem,
     Signals,
     StateMatrices,
     as_matrices,
@@ -56,13 +60,13 @@ from .train import train as solve
 LINEAR_SYSTEM, BESIDE_SYSTEM = "linear system", "small network beside it"
 ENOUGH = ("good", "noise-limited")
 # Rows from which a start is read: the first of these numbers for which the error of the start adds at most this share
-# to the error of a row; a record must have at least this multiple of the rows. Minimum noise variance of the outputs.
-READ_ROWS, START_SHARE, READ_OF_RECORD, LEAST_OUTPUT_VARIANCE = (
-    (10, 20, 40, 60, 100, 150, 200, 300, 400),
-    0.05,
-    6,
-    1e-10,
-)
+# to the error of a row. Minimum noise variance of the outputs.
+READ_ROWS, START_SHARE, LEAST_OUTPUT_VARIANCE = (10, 20, 40, 60, 100, 150, 200, 300, 400), 0.05, 1e-10
+# Rows of a record, as a multiple of those from which its start is read, of which all later rows of a free response are
+# a consequence.
+READ_OF_DRIVEN, READ_OF_FREE = 6, 3
+# Maximum number of modes that are described.
+MOST_DESCRIBED = 8
 # Fraction at the end of a record used to select the number of states without validation data.
 HELD_SHARE = 0.2
 # Maximum number of states for fitting a network beside the system with the Levenberg-Marquardt method.
@@ -80,14 +84,24 @@ BESIDE_STEPS, BESIDE_PATIENCE, BESIDE_PRIOR = 120, 20, 1e-3
 class LongRecord:
     """The linear system of a long record, as a fit.
 
-    - `fit`: fit of the system alone. `states`: number of states. `settled`: rows in which an initial error decays.
+    - `fit`: fit of the system alone. `system`: its modes. `settled`: rows in which an initial error decays.
     - `begin`: initializes a model with a linear path as the system.
     """
 
     fit: Fit
-    states: int
+    system: ModalSystem
     settled: int
     begin: Callable[[NeuralODE], NeuralODE]
+
+    @property
+    def states(self) -> int:
+        return self.system.states
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether no equations are likely to explain the record as well, as they do if all states are measured."""
+        train = self.fit.data["train"]
+        return train.is_driven or len(train.states) == 1
 
     def build_beside(self, options: Options, train: Dataset, validation: Dataset | None) -> FitProblem:
         """Builds the problem of fitting a small network beside the system in long windows."""
@@ -105,13 +119,17 @@ def is_open_to_modes(options: Options) -> bool:
 
 
 def is_long_and_even(train: Dataset, options: Options) -> bool:
-    """Whether the records are driven, evenly sampled, and long relative to their signals."""
-    if not train.is_driven or train.events is not None or options.scaling.angles or train.angles:
+    """Whether the records are evenly sampled, and long relative to their signals, and covariates play no part."""
+    if train.events is not None or options.scaling.angles or train.angles:
         return False
-    return (
-        is_even(train.steps, train.median_step)
-        and count_taps(signals_of(train, scaler_of_signals(train, options))) is not None
-    )
+    if not is_even(train.steps, train.median_step) or (train.inputs and not train.is_driven):
+        return False
+    return count_rows(train, signals_of(train, scaler_of_signals(train, options))) is not None
+
+
+def count_rows(train: Dataset, records: Sequence[Signals]) -> int | None:
+    """Returns the rows of the responses from which a system is identified; None if records are too short."""
+    return count_taps(records) if train.is_driven else count_window(records)
 
 
 def scaler_of_signals(train: Dataset, options: Options) -> Scaler:
@@ -152,7 +170,7 @@ def fit_long_record(
 ) -> LongRecord | None:
     """Identifies the smallest linear system that no larger one improves on.
 
-    Returns None if records are short, uneven or not driven, or the options request another model.
+    Returns None if records are short, uneven or no response of a linear system, or the options request another model.
     """
     began = time.perf_counter()
     check_trainable(train)
@@ -160,37 +178,68 @@ def fit_long_record(
         return None
     scaler = scaler_of_signals(train, options)
     records = signals_of(train, scaler)
-    taps = count_taps(records)
+    taps = count_rows(train, records)
     assert taps is not None
     held = None if validation is None else signals_of(validation, scaler, taps)
     fitted, held = (records, held) if held is not None else hold_out_ends(records, taps)
-    requested = options.solver.inputs
-    kinds: list[tuple[Kind, bool]] = [(kind, direct) for kind, direct in INPUT_KINDS if requested in ("auto", kind)]
-    # Among equally good kinds, prefer the one that the inputs look like.
-    kinds.sort(key=lambda kind: (kind[1], (kind[0] == "hold") != all(train.held_inputs)))
     importlib.import_module("scipy.linalg")  # The limit only covers a BLAS that is already loaded.
     with threadpool_limits(1):
-        identified = identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None
-    if identified is None:
-        return None
-    system = identified.system
-    matrices = as_matrices(system, records)
+        find = identify_driven if train.is_driven else identify_free
+        if (identified := find(options, train, fitted, held, watch)) is None:
+            return None
+        system = identified.system
+        matrices = (as_matrices if train.is_driven else as_free_matrices)(system, records)
     noise = np.full(len(system.shift), max(identified.mean / len(system.shift), LEAST_OUTPUT_VARIANCE))
     shortest = min(int(part.lengths.min()) for part in (train, validation) if part is not None)
+    multiple = READ_OF_DRIVEN if train.is_driven else READ_OF_FREE
     past = next(
         past
         for rows in READ_ROWS
         if (past := map_past(matrices, noise, rows, system.kind)).share <= START_SHARE
-        or rows * READ_OF_RECORD > shortest
+        or rows * multiple > shortest
         or rows == READ_ROWS[-1]
     )
     changed = linear_options(options, system, train, past.rows)
     return make_fit(changed, system, matrices, past, train, validation, began)
 
 
+def identify_driven(
+    options: Options,
+    train: Dataset,
+    fitted: Sequence[Signals],
+    held: Sequence[Signals],
+    watch: Callable[[str], None],
+) -> ScoredSystem | None:
+    """Identifies the linear system of driven records, and how their inputs go on between rows."""
+    requested = options.solver.inputs
+    kinds: list[tuple[Kind, bool]] = [(kind, direct) for kind, direct in INPUT_KINDS if requested in ("auto", kind)]
+    # Among equally good kinds, prefer the one that the inputs look like.
+    kinds.sort(key=lambda kind: (kind[1], (kind[0] == "hold") != all(train.held_inputs)))
+    return identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None
+
+
+def identify_free(
+    options: Options,
+    train: Dataset,
+    fitted: Sequence[Signals],
+    held: Sequence[Signals],
+    watch: Callable[[str], None],
+) -> ScoredSystem | None:
+    """Identifies the linear system of records without inputs that swing.
+
+    Returns None if it has no more states than are measured, or mainly decays: equations of few terms are likely to
+    explain these as well, and from the first row on.
+    """
+    identified = identify_free_modes(fitted, held, watch=watch)
+    if identified is None or identified.system.states <= len(train.states):
+        return None
+    strongest = int(np.argmax(sizes_of_modes(identified.system)))
+    return identified if identified.system.swings[strongest] else None
+
+
 def linear_options(options: Options, system: ModalSystem, train: Dataset, rows: int) -> Options:
     """Returns the complete options for the system alone, with starts read from `rows` rows."""
-    solver = Solver(EXPONENTIAL, inputs=system.kind).for_data(driven=True, inputs=system.kind)
+    solver = Solver(EXPONENTIAL, inputs=system.kind).for_data(driven=train.is_driven, inputs=system.kind)
     return replace(
         options,
         field=Linear,
@@ -241,26 +290,48 @@ def make_fit(
         train_seconds=time.perf_counter() - began,
         data={"train": train} | ({} if validation is None else {"validation": validation}),
         options=options,
-        choices=tuple(choices_of(options, system)),
+        choices=tuple(choices_of(options, system, train)),
         warnings=tuple(find_oddities(train, options.scaling)),
         linear=model,
     )
     settled = int(np.clip(SETTLED_AFTER / -np.real(system.rates).max(), *WARM_UP))
-    return LongRecord(fit, system.states, settled, begin)
+    return LongRecord(fit, system, settled, begin)
 
 
-def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
+def choices_of(options: Options, system: ModalSystem, train: Dataset) -> list[Choice]:
     rows = keyword(options.start, "rows")
     kinds = {"hold": "held", "linear": "linear between rows"}
     direct = "a direct part of them" if system.has_direct else "no direct part of them"
     why = "the fewest states of a linear system that none of more states is better than by more than chance"
-    return [
-        Choice("hidden", options.hidden, f"{system.states} states, {why}"),
+    driven = [
         Choice("observation", "direct" if system.has_direct else "linear", f"outputs have {direct}"),
         Choice("solver.inputs", system.kind, f"inputs are {kinds[system.kind]}, judged by rows held out"),
+    ]
+    return [
+        Choice("hidden", options.hidden, f"{system.states} states, {why}; {describe_modes(system, train)}"),
+        *(driven if train.is_driven else []),
         Choice("solver.method", EXPONENTIAL, "rows are even, and these steps are exact for a linear system"),
         Choice("start", "encoder", f"a start is read from the {rows} rows up to it"),
     ]
+
+
+def sizes_of_modes(system: ModalSystem) -> Float[np.ndarray, " mode"]:
+    """Computes the root of the energy of each mode's response to impulses of the inputs."""
+    return np.linalg.norm(system.c, axis=0) * np.linalg.norm(system.b, axis=1) / np.sqrt(-np.real(system.rates))
+
+
+def describe_modes(system: ModalSystem, train: Dataset) -> str:
+    """Describes the strongest modes: periods and damping ratios of swings, and time constants of decays."""
+    sizes = sizes_of_modes(system)
+    strongest = np.argsort(-sizes)[:MOST_DESCRIBED]
+    modes = [
+        f"period {2 * np.pi * train.median_step / rate.imag:.4g} (damping ratio {-rate.real / abs(rate):.2g})"
+        if rate.imag > 0
+        else f"decay time {-train.median_step / rate.real:.4g}"
+        for rate in system.rates[strongest]
+    ]
+    more = ", ..." if len(sizes) > MOST_DESCRIBED else ""
+    return f"modes, in the unit of {train.time!r}: {', '.join(modes)}{more}"
 
 
 def beside_options(fit: Fit, options: Options, settled: int) -> Options:
@@ -285,17 +356,19 @@ def race_long_record(options: Options, train: Dataset, validation: Dataset | Non
     **Returns:** the judged fits, and whether they are good enough; no fits for other records.
     """
     long = fit_long_record(options, train, validation, callback.on_trial)
-    if long is None:
+    if long is None or not long.is_conclusive:
         return EarlyFits()
     callback.on_fit_start(long.fit.model.typical, [str(choice) for choice in long.fit.choices])
-    tried = [judge_attempt(LINEAR_SYSTEM, long.fit, None, ("hidden", "observation"))]
-    few = long.states <= MOST_BESIDE and maker_class(options.field) is MLP
+    # Of records without inputs, networks are tried next.
+    keys = ("hidden", "observation") if train.is_driven else ("field", "hidden", "observation")
+    tried = [judge_attempt(LINEAR_SYSTEM, long.fit, None, keys)]
+    few = long.states <= MOST_BESIDE and maker_class(options.field) is MLP and train.is_driven
     if few and tried[0].attempt.verdict not in ENOUGH:
         callback.on_attempt(BESIDE_SYSTEM, f"the {LINEAR_SYSTEM} is {tried[0].attempt.verdict}")
         fit = solve([long.build_beside(options, train, validation)], [callback])[0]
         tried.append(judge_attempt(BESIDE_SYSTEM, fit, None, ("field", "hidden")))
     best = find_best(tried)
-    enough = best.attempt.verdict in ENOUGH or not few or best.fit.status in UNFINISHED
+    enough = best.attempt.verdict in ENOUGH or (train.is_driven and not few) or best.fit.status in UNFINISHED
     beside = [replace(judged, fit=replace(judged.fit, rival=long.fit.model.typical)) for judged in tried]
     return EarlyFits(beside, enough)
 

@@ -72,7 +72,7 @@ def run_race(
             continue
         callback.on_attempt(candidate.name, why_more(race.best))
         try:
-            fit = again(changed, race.horizon)
+            fit = changed if isinstance(changed, Fit) else again(changed, race.horizon)
         except KeyboardInterrupt as ended:
             return end_early(race, "interrupted", str(ended) or "by Ctrl-C")
         except NoEquations as none:

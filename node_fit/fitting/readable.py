@@ -115,8 +115,9 @@ def expand_about(shifts: Float[np.ndarray, " variable"], terms: Coefficients) ->
 
 
 def sum_of_terms(terms: Iterable[tuple[float, str]]) -> str:
-    """Formats a sum of products as text, such as `-2*x + 0.5*u - 1`."""
-    text = " ".join(f"{'-' if factor < 0 else '+'} {abs(factor):.6g}{product}" for factor, product in terms)
+    """Formats a sum of products as text, such as `-2*x + 0.5*u - 1`; factors that are exactly zero are omitted."""
+    factors = [(factor, product) for factor, product in terms if factor] or [(0.0, "")]
+    text = " ".join(f"{'-' if factor < 0 else '+'} {abs(factor):.6g}{product}" for factor, product in factors)
     return text.removeprefix("+ ") if text.startswith("+") else f"-{text.removeprefix('- ')}"
 
 

@@ -219,8 +219,29 @@ def realize(response: Float[np.ndarray, "tap output input"], orders: Sequence[in
     blocks = response[1 + np.arange(half)[:, None] + np.arange(half)[None, :]]
     hankel = blocks.transpose(0, 2, 1, 3).reshape(half * outputs, -1)
     left, sizes, _ = np.linalg.svd(hankel, full_matrices=False)
+    yield from modes_of_range(left, sizes, outputs, orders)
+
+
+def realize_windows(gram: Float[np.ndarray, "value value"], outputs: int, orders: Sequence[int]) -> Iterator[Modes]:
+    """Yields the stable modes of realisations of several orders of free responses, as far as they have windows.
+
+    **Arguments:** `gram`: inner products of windows of the responses, whose values are ordered by rows, then outputs.
+    """
+    squares, left = np.linalg.eigh(gram)
+    sizes = np.sqrt(np.maximum(squares[::-1], 0))
+    yield from modes_of_range(left[:, ::-1], sizes, outputs, orders)
+
+
+def modes_of_range(
+    left: Float[np.ndarray, "value singular"],
+    sizes: Float[np.ndarray, " singular"],
+    outputs: int,
+    orders: Sequence[int],
+) -> Iterator[Modes]:
+    """Yields the stable modes whose responses span the first left singular vectors of a Hankel matrix."""
+    rows = len(left) // outputs
     for order in orders:
-        if order > min(len(sizes), (half - 1) * outputs) or sizes[order - 1] < SMALLEST_SINGULAR * sizes[0]:
+        if order > min(len(sizes), (rows - 1) * outputs) or sizes[order - 1] < SMALLEST_SINGULAR * sizes[0]:
             return
         observability = left[:, :order] * np.sqrt(sizes[:order])
         shift = np.linalg.lstsq(observability[:-outputs], observability[outputs:], rcond=None)[0]

@@ -1,6 +1,7 @@
 """Long driven records: which are asked for a linear system, what is kept, and that it is a model as any other."""
 
 import functools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -100,7 +101,7 @@ def test_what_was_asked_for_is_not_replaced(changed):
     assert not is_open_to_modes(node_fit.Options(**changed))
 
 
-def test_short_uneven_and_free_records_are_left_to_others():
+def test_short_and_uneven_records_and_covariates_are_left_to_others():
     options = node_fit.Options()
     whole = record(2400)
     assert is_long_and_even(whole, options)
@@ -109,6 +110,52 @@ def test_short_uneven_and_free_records_are_left_to_others():
     uneven = whole.ts + 0.1 * np.random.default_rng(0).uniform(size=whole.ts.shape)
     assert not is_long_and_even(replace(whole, ts=uneven), options)
     assert not is_long_and_even(replace(whole, us=np.ones_like(whole.us)), options)
+
+
+def swinging(rows=500, channels=1, step=0.02, seed=0):
+    """Two damped swings of periods .5 and .2, and damping ratios .01 and .02."""
+    rng, ts = np.random.default_rng(seed), step * np.arange(rows)
+    angles, ratios = 2 * np.pi / np.array([0.5, 0.2]), np.array([0.01, 0.02])
+    turns = ts[:, None, None] * angles + rng.uniform(0, 6, (channels, 2))
+    ys = (np.exp(-ts[:, None, None] * angles * ratios) * np.cos(turns) * rng.uniform(0.5, 1, (channels, 2))).sum(axis=2)
+    return node_fit.Dataset.from_arrays(ts, ys + NOISE * rng.normal(size=ys.shape))
+
+
+def test_free_response_is_fitted_to_the_noise_and_its_modes_are_named(tmp_path):
+    splits = swinging().split()
+    fit = node_fit.fit(splits.train, validation=splits.validation)
+    assert fit.diagnose().kind == "noise-limited"
+    assert fit.options.hidden == 3
+    assert fit.score(splits.test).rmse < 1.15 * NOISE
+    reason = next(choice.reason for choice in fit.choices if choice.key == "hidden")
+    assert re.search(r"period 0\.(5|499|500)\d* \(damping ratio 0\.01", reason)
+    assert re.search(r"period 0\.(2|199|200)\d* \(damping ratio 0\.0(2|19|20)", reason)
+    fit.save(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(
+        node_fit.load(tmp_path / "model.safetensors").predict(splits.test), fit.predict(splits.test)
+    )
+
+
+def test_free_response_comes_first_for_one_channel_and_later_for_several():
+    """Several measured states may be all states, of which equations are sought first."""
+
+    def find(data):
+        return fit_long_record(node_fit.Options(), data, None, lambda said: None)
+
+    one, two = find(swinging()), find(swinging(channels=2))
+    assert one.is_conclusive
+    assert not two.is_conclusive
+    assert one.states == two.states == 4
+
+
+def test_free_response_that_only_decays_or_is_measured_whole_is_left_to_equations():
+    ts, rng = 0.02 * np.arange(300), np.random.default_rng(0)
+    decays = np.exp(-ts / 0.3) + np.exp(-ts / 2)
+    angle = 2 * np.pi * ts
+    turning = np.exp(-0.1 * angle)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    for ys in (decays[:, None], turning):
+        data = node_fit.Dataset.from_arrays(ts, ys + 0.01 * rng.normal(size=ys.shape))
+        assert fit_long_record(node_fit.Options(), data, None, lambda said: None) is None
 
 
 def test_missing_rows_do_not_count_and_held_rows_have_rows_before_them():
