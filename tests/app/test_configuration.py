@@ -318,7 +318,7 @@ def conf(tmp_path_factory):
     (root / "optimizer" / "adam.yaml").write_text("_target_: optax.adam\nlearning_rate: 1e-3\nb1: 0.9\n")
     (root / "optimizer" / "lbfgs.yaml").write_text("_target_: optax.lbfgs\nmemory_size: 10\n")
     (root / "optimizer" / "broken.yaml").write_text("a: [1,\n")
-    (root / "data" / "table.yaml").write_text("path: ???\nstates: [x, y]\n")
+    (root / "data" / "table.yaml").write_text("path: ???\nstates: [x, y]\ndelays: {}\n")
     return composing(root)
 
 
@@ -348,6 +348,10 @@ def composing(folder: Path) -> Callable:
         ("+optimizer=lbfgs", "optimizer already has an option; write optimizer=OPTION"),
         ("a=[1,", "The override a=[1, can't be read; write key=value"),
         ("seed", "The override seed can't be read; write key=value"),
+        ("reord.cvs", "reord.cvs does not exist; there is no similar name in "),
+        ("nowhere/record.cvs", "nowhere/record.cvs does not exist, nor does the folder nowhere; check the path."),
+        ("data.states={x:1}", "data.states has values by name, {NAME: VALUE}, where the config has a list, [a,b], or "),
+        ("data.delays=[1]", "data.delays has values by name, {NAME: VALUE}, where the config has a list, [a,b], or "),
         ("seed=1,2", "seed=1,2 gives several values; add --multirun"),
         ("hydra.job.num=abc", "hydra.job.num can't be used: Value 'abc'"),
     ],

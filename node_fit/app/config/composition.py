@@ -341,6 +341,10 @@ def explain(error: BaseException) -> str | None:
             return text
         case ConfigCompositionException(__cause__=omegaconf.OmegaConfBaseException() as cause):
             return explain(cause)
+        case OverrideParseException(override=str(word)) if "=" not in word and Path(word).suffix:
+            from ...data.tables.reading import missing  # Only an error needs it, and pandas with it.
+
+            return one_line(missing(Path(word)))
         case OverrideParseException():
             rule = "write key=value, close every bracket, and put quotes around a value with special characters"
             return one_line(f"The override {error.override} can't be read; {rule}.")
@@ -369,6 +373,12 @@ def explain(error: BaseException) -> str | None:
             return one_line(
                 f"{key} refers to ${{{name}}}, which is not a config key; {nearest_name(name, all_keys(parent))}"
             )
+        case omegaconf.OmegaConfBaseException(full_key=str(key)) if text.startswith(
+            "Cannot merge DictConfig with List"
+        ):
+            # OmegaConf gives the two kinds in the same order in both cases.
+            kinds = "values by name, {NAME: VALUE}, where the config has a list, [a,b], or the other way round"
+            return f"{key} has {kinds}; --cfg job shows which."
         case omegaconf.OmegaConfBaseException(full_key=str(key)):
             return one_line(f"{key} can't be used: {text.splitlines()[0]}")
         case yaml.MarkedYAMLError(problem_mark=yaml.Mark() as mark):
