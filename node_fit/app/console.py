@@ -43,6 +43,8 @@ NOT_ASKED = "confidence=none."
 SAYS_ENOUGH = ("good", "failed", "unstable", "coarse", "flat", "unfinished")
 # Maximum number of channels of a split in the table of scores.
 MOST_PRINTED_CHANNELS = 6
+# Maximum number of equations that are printed.
+MOST_PRINTED_EQUATIONS = 12
 
 
 def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Placement, method: Sureness) -> Summary:
@@ -262,6 +264,9 @@ def print_equations(console: Console, summary: Summary) -> None:
     """Prints the equations, at the fitted constants, unless they were given."""
     kept_keys = (attempt["keys"] for attempt in summary["attempts"] if attempt["kept"])
     if summary["equations"] and ("field" in summary["choices"] or any("field" in keys for keys in kept_keys)):
+        if len(summary["equations"]) > MOST_PRINTED_EQUATIONS:
+            console.print(f"equations: {len(summary['equations'])}, which the page and summary.json list")
+            return
         console.print("equations:")
         for state, text in summary["equations"].items():
             console.print(f"  d{state}/dt = {text}", soft_wrap=True, markup=False)

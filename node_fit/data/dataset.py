@@ -185,7 +185,8 @@ class Dataset(Trajectories):
         - `repeats`: treatment of several rows of a trajectory at one time: their `mean`, or `none` to reject them.
           `auto` takes the mean if at least half of the times repeat. `sigma` applies to one measurement; a mean has a
           smaller one.
-        - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` reverses rows in descending order.
+        - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` reverses rows in descending order,
+          and begins a new trajectory where the time begins again, if no column names trajectories.
         - `input_interval`: the interval for which a row gives the value of an input: `after` the row, or `before` it,
           as loggers give means of the time since the row before; or one of these for each input, by name.
         - `levels`: words of covariates that are text, by name, such as `{"strain": ["wild", "mutant"]}`; a covariate is

@@ -689,6 +689,20 @@ MUTANTS = (
         ("tests/storage/test_golden.py::test_a_start_that_was_given_for_states_that_are_absent_is_still_theirs",),
     ),
     Mutant(
+        "tables: a time that goes back anywhere begins a trajectory",
+        "node_fit/data/tables/assembly.py",
+        "not back.any() or not begins[back].all()",
+        "not back.any()",
+        ("tests/data/test_as_written.py",),
+    ),
+    Mutant(
+        "tables: a time begins again although its order is written",
+        "node_fit/data/tables/assembly.py",
+        'options.row_order != "auto" or options.repeats == "mean"',
+        "False",
+        ("tests/data/test_as_written.py",),
+    ),
+    Mutant(
         "free response: only held-out rows choose the number of modes",
         "node_fit/sysid/free_response.py",
         "    return min(as_good_as_best(refined), key=lambda entry: criterion_of(entry.system, begun))",

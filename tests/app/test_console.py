@@ -5,7 +5,13 @@ import io
 import pytest
 from rich.console import Console
 
-from node_fit.app.console import MOST_PRINTED_CHANNELS, print_equations, print_scores, with_intervals
+from node_fit.app.console import (
+    MOST_PRINTED_CHANNELS,
+    MOST_PRINTED_EQUATIONS,
+    print_equations,
+    print_scores,
+    with_intervals,
+)
 from node_fit.fitting.progress import at_most
 from node_fit.report.page import explain_term
 
@@ -65,6 +71,13 @@ def test_equations_are_printed_unless_they_were_given(choices, keys, printed):
     summary = {"equations": {"x": "-0.5*x"}, "choices": choices, "attempts": attempts, "model": model}
     print_equations(Console(file=file), summary)
     assert file.getvalue() == ("equations:\n  dx/dt = -0.5*x\n  y = 2*x - u\n" if printed else "")
+
+
+def test_many_equations_are_left_to_the_page():
+    file = io.StringIO()
+    texts = {f"z{number}": "-z0" for number in range(MOST_PRINTED_EQUATIONS + 1)}
+    print_equations(Console(file=file), {"equations": texts, "choices": {"field": {}}, "attempts": []})
+    assert file.getvalue() == f"equations: {len(texts)}, which the page and summary.json list\n"
 
 
 def test_a_constant_that_is_held_is_said_to_be():

@@ -363,6 +363,28 @@ def test_rows_may_come_in_another_order(tmp_path):
         read(tmp_path, "t,x\n2,3\n1,2\n0,1\n", row_order="written")
 
 
+def test_a_time_that_begins_again_begins_a_trajectory(tmp_path):
+    parts = [[0, 0.1, 0.2, 0.3, 0.4], [0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.001, 0.1, 0.2, 0.3, 0.4]]
+    lines = [f"{t},{10 * number + row}" for number, part in enumerate(parts) for row, t in enumerate(part)]
+    text = "\n".join(["t,x", *lines]) + "\n"
+    data = read(tmp_path, text)
+    assert [ts[:length].tolist() for ts, length in zip(data.ts, data.lengths, strict=True)] == parts
+    assert [name.partition("/")[2] for name in data.trajectories] == ["1", "2", "3"]
+    assert data.ys[1, :, 0].tolist() == [10, 11, 12, 13, 14, 15]
+    assert "begins again in line 7 and later, so there are 3 trajectories" in data.notes[0]
+    with pytest.raises(ValueError, match="line 7, column 't': the time goes back"):
+        read(tmp_path, text, row_order="written")
+    with pytest.raises(ValueError, match="the time goes back"):
+        read(tmp_path, text.replace("0,10\n", "0,10\n0,10\n"))  # A row too many is a fault in the table.
+
+
+@pytest.mark.parametrize("back", ["0.2", "0.05"])
+def test_a_time_that_goes_back_elsewhere_is_an_error(tmp_path, back):
+    rows = ["0,1", "0.1,1", "0.2,1", "0.3,1", "0.4,1", f"{back},1", "0.5,1", "0.6,1", "0.7,1", "0.8,1"]
+    with pytest.raises(ValueError, match="the time goes back"):
+        read(tmp_path, "\n".join(["t,x", *rows]) + "\n")
+
+
 def test_columns_that_hold_no_measurements_are_no_states(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("t,#,x,note,x_sd,none,\n" + "".join(f"{t},{t},{t * t},ok,0.1,,\n" for t in range(5)))

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     import pandas
 
 Rows = Int[np.ndarray, " row"]
+# Distance of the times at which trajectories begin [span of the times], and least rows of each, in a table without
+# names of trajectories.
+BEGINS_WITHIN, LEAST_BEGUN = 0.01, 5
 # The fix where rows of several trajectories are read as one.
 NAME_TRAJECTORY = " If these are several trajectories, name the column that identifies them: trajectory=NAME."
 
@@ -213,6 +216,9 @@ def assemble(
     """
     codes, trajectories = number_trajectories(tables, own_names, roles)
     t, dates, unit, remarks = read_clock_of(tables, codes, roles, time_unit, day_first, is_dated, options)
+    if dates is None and may_begin_again(tables, roles, options):
+        codes, trajectories, note = number_beginnings(tables, t, codes, trajectories)
+        remarks = [*remarks, *note]
     y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
     u = read_inputs(tables, roles, options)
     c = np.concatenate([read_covariates(table, roles.covariates, options) for table in tables])
@@ -259,6 +265,42 @@ def assemble(
     padded = None if counts is None or counts.max() == 1 else pad([counts[row] for row in rows], data.ts.shape[1], 1.0)
     levels = {name: tuple(map(str, words)) for name, words in options.levels.items()}
     return Assembled(replace(data, dates=dates, notes=tuple(notes), levels=levels), padded)
+
+
+def may_begin_again(tables: Sequence[RawTable], roles: Roles, options: ReadingOptions) -> bool:
+    """Whether nothing but the times can separate the trajectories of a table."""
+    if options.row_order != "auto" or options.repeats == "mean":
+        return False
+    named = roles.trajectory is not None or roles.occasion is not None or roles.observable is not None
+    return not named and all(table.own is None for table in tables)
+
+
+def number_beginnings(
+    tables: Sequence[RawTable], t: Float[np.ndarray, " row"], codes: Rows, trajectories: list[str]
+) -> tuple[Rows, list[str], list[str]]:
+    """Numbers the trajectories of tables in which the time begins again at its first value.
+
+    **Returns:** the trajectory of each row, the names of trajectories, and notes; unchanged unless the time of every
+    such table always goes back to its first value, after enough rows.
+    """
+    first = np.searchsorted(codes, np.arange(len(trajectories)))
+    begins = np.isclose(t, t[first][codes], rtol=0, atol=BEGINS_WITHIN * np.ptp(t))
+    back = np.concatenate([[False], (np.diff(t) <= 0) & (np.diff(codes) == 0)])
+    new = back | np.concatenate([[True], np.diff(codes) != 0])
+    lengths = np.diff(np.append(np.flatnonzero(new), len(t)))
+    if not back.any() or not begins[back].all() or lengths.min() < LEAST_BEGUN:
+        return codes, trajectories, []
+    numbered = np.cumsum(new) - 1
+    parts = np.bincount(codes[new])
+    names = [
+        f"{trajectories[code]}/{part + 1}" if parts[code] > 1 else trajectories[code]
+        for code in range(len(parts))
+        for part in range(parts[code])
+    ]
+    table, row = place(tables, int(np.flatnonzero(back)[0]))
+    where = f"{table.row(row)}{' and later' if back.sum() > 1 else ''}"
+    so = f"so there are {len(names)} trajectories (data.row_order=written refuses that)"
+    return numbered, names, [f"rows: the time begins again in {where}, {so}"]
 
 
 def order_rows(t: Float[np.ndarray, " row"], codes: Rows, row_order: str) -> tuple[Rows, list[str]]:
