@@ -16,7 +16,7 @@ from ..data.inputs import kinds_by_input
 from ..discover.individuals import Individuals, may_differ
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
-from ..model.fields.network import MLP, Linear, LogTimeMLP, Polynomial
+from ..model.fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.make_model import MakeStart, is_equations_alone, is_plain, maker_class, trait_of
@@ -371,6 +371,20 @@ def hide_fitted_state(race: Race) -> Options | None:
     return replace(of_small_network(race.options, race.train, race.hidden_of_best + 1), observation=race.readout)
 
 
+def take_for_positions(race: Race) -> Options | None:
+    """Takes the measured states of short trajectories for positions, whose velocities are hidden.
+
+    This is a form of any system of twice as many states: a hidden state shows as the slope of what it moves.
+    """
+    train = race.train
+    is_short = len(train.lengths) <= MAX_FITTED_STARTS and train.lengths.max() < LONG_RECORD * WINDOWS[0]
+    if not race.may_hide_states or not is_short:
+        return None
+    changed = of_small_network(race.options, train, len(train.states))
+    field = functools.partial(SecondOrder, width=NARROW_WIDTH, depth=1)
+    return replace(changed, field=field, restarts=1, observation=race.readout)
+
+
 def hide_state(race: Race) -> Options | None:
     """Adds a hidden state whose start is estimated, or follows from constant inputs, such as a dose."""
     alone = not race.hidden_of_best
@@ -553,6 +567,14 @@ FREE_RESPONSE = Candidate(
     "a linear system of up to 40 states, whose free response is the record",
     f"rows are even and swing without inputs, a trajectory has 60 rows or more, and {NOT_GOOD} or rows are few",
 )
+POSITIONS = Candidate(
+    "second order",
+    ("field", "hidden", "start", "optimizer"),
+    take_for_positions,
+    "measured states are positions, whose velocities are hidden, and a network of 16 units gives their accelerations, "
+    "by Levenberg and Marquardt's steps from the derivatives of smoothing splines",
+    f"{NOT_GOOD}, {OPEN}, and there are at most 100 trajectories of fewer than 384 rows",
+)
 UNSEEN = (
     Candidate(
         f"{HIDDEN_STATE}, {FITTED}",
@@ -639,16 +661,16 @@ CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
         *(*GROWING_WINDOWS, *POLYNOMIALS),
     ),
     "up to three states": (
-        *(FEW_TERMS, BESIDE, FREE_RESPONSE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
+        *(FEW_TERMS, BESIDE, FREE_RESPONSE, POSITIONS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
         *(LINEAR, *GROWING_WINDOWS, *POLYNOMIALS),
     ),
     "fewer than 200 values": (
-        *(FEW_TERMS, FREE_RESPONSE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
+        *(FEW_TERMS, FREE_RESPONSE, POSITIONS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
         *(*POLYNOMIALS, *GROWING_WINDOWS, LINEAR),
     ),
     "more states": (
         *(FEW_TERMS, LINEAR, *GROWING_WINDOWS),
-        *(FREE_RESPONSE, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN, *POLYNOMIALS),
+        *(FREE_RESPONSE, POSITIONS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN, *POLYNOMIALS),
     ),
 }
 

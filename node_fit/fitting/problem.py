@@ -39,6 +39,7 @@ from ..model.make_model import (
 )
 from ..model.neural_ode import NeuralODE
 from ..model.noise import make_noise
+from ..objectives.matching import hides_velocities, smooth_states
 from ..objectives.objective import Number, Penalty
 from ..options.options import TIGHT, Options, with_tolerance
 from ..options.recipes import Recipe, make_stages, some, without_derivatives
@@ -248,7 +249,7 @@ def build_problem(
     options = plan.options
     if model is None:
         model, more = first_model(options, train, linear)
-        model = with_estimated_starts(model, train) if equations else model
+        model = with_estimated_starts(model, train) if equations else with_estimated_velocities(model, train)
     _ = quantities(options.derived, tuple(model.constants()))
     if validation is not None:
         model.check_channels(validation)
@@ -413,6 +414,17 @@ def with_estimated_starts(model: NeuralODE, train: Dataset) -> NeuralODE:
     if not isinstance(model.start, Fitted):
         return model
     starts = model.scaler.scale_states(model.predict(train)[:, 0])
+    with scope_of(model):
+        values = jnp.where(np.isfinite(starts), carry(starts, model.start.values.dtype), model.start.values)
+        return replace(model, start=eqx.tree_at(lambda start: start.values, model.start, values))
+
+
+def with_estimated_velocities(model: NeuralODE, train: Dataset) -> NeuralODE:
+    """Returns the model with fitted starts at the velocities of smoothing splines, if velocities are not measured."""
+    if not (isinstance(model.start, Fitted) and hides_velocities(model.field)):
+        return model
+    known = np.where(train.mask, model.scaler.scale_states(train.ys), np.nan)
+    starts = smooth_states(model, model.scaler.scale_times(train.ts), known)[0][:, 0]
     with scope_of(model):
         values = jnp.where(np.isfinite(starts), carry(starts, model.start.values.dtype), model.start.values)
         return replace(model, start=eqx.tree_at(lambda start: start.values, model.start, values))

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..data.facts import Facts
 from ..data.inputs import Interpolations
-from ..model.fields.network import MLP, LogTimeMLP
+from ..model.fields.network import MLP, LogTimeMLP, SecondOrder
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.make_model import MakeStart, is_equations_alone, is_plain, keyword, maker_class, trait_of
@@ -233,12 +233,16 @@ def over_decades(options: Options, facts: Facts) -> tuple[Options, list[Choice]]
 def why_fitted_start(options: Options, facts: Facts) -> str | None:
     """Returns why initial states should be fitted instead of read from the first rows, or None if they should not.
 
-    Applies only if all states are measured. Noisy trajectories must be long enough to estimate their initial states.
+    Applies only if all states are measured, or are positions and their velocities. Noisy trajectories must be long
+    enough to estimate their initial states.
     """
+    is_whole = options.training.window in ("auto", None) and options.training.batch_size is None
+    hides_velocities = maker_class(options.field) is SecondOrder and options.hidden not in ("auto", 0, ())
+    if hides_velocities and is_whole and facts.trajectories <= MAX_FITTED_STARTS:
+        return "a first row shows no velocity"
     measured = (
         options.hidden in ("auto", 0, ()) and trait_of(options.observation, "is_direct", False) and not facts.angles
     )
-    is_whole = options.training.window in ("auto", None) and options.training.batch_size is None
     if not (measured and is_whole):
         return None
     if facts.begins_at_limit and facts.trajectories <= MAX_FITTED_STARTS:

@@ -25,7 +25,7 @@ from ..runtime.placement import AnyArray
 from ..runtime.validation import check_fields
 from ..solver.held_steps import ERROR_SAFETY, Grid, Shares, even, size, stretch
 from ..solver.methods import Adjoint, with_defaults
-from ..solver.problem import InitialValueProblem
+from ..solver.problem import InitialValueProblem, VectorField
 from ..solver.solver import Solver, as_solver
 from ..solver.switches import has_stops
 from ..solver.triggers import has_triggers
@@ -74,7 +74,8 @@ class DerivativeMatching(AbstractLeastSquares):
     - `penalty`: penalties on the field and its weights.
     - `most`: maximum number of points, evenly spread over the data.
 
-    It needs a model whose states are all measured, since the derivatives of hidden states are unknown.
+    It needs a model whose states are all measured, since the derivatives of hidden states are unknown; hidden velocities
+    of measured positions are the derivatives of these.
     """
 
     penalty: Penalty = eqx.field(default_factory=Penalty)
@@ -84,7 +85,7 @@ class DerivativeMatching(AbstractLeastSquares):
         check_fields(self)
 
     def why_not(self, model: NeuralODE, facts: Facts) -> str | None:
-        if not model.is_measured:
+        if not (model.is_measured or hides_velocities(model.field)):
             return "no derivative stage, since the derivatives of states that are not measured are unknown"
         if facts.events or has_triggers(model.field):
             return "no derivative stage, since splines do not jump at events"
@@ -95,12 +96,12 @@ class DerivativeMatching(AbstractLeastSquares):
         return None
 
     def prepare(self, data: Dataset, model: NeuralODE) -> Slopes:
-        if not model.is_measured:
+        if not (model.is_measured or hides_velocities(model.field)):
             raise ValueError("derivative matching needs a model whose states are all measured; leave the stage out.")
         data = evenly(data, ENOUGH_ROWS * self.most)
         ts = model.scaler.scale_times(data.ts)
         known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
-        ys, rates = smooth(ts, known)
+        ys, rates = smooth_states(model, ts, known)
         usable = np.argwhere(np.isfinite(ys).all(axis=2))
         spread = np.linspace(0, len(usable) - 1, min(self.most, len(usable))).astype(int)
         at = tuple(usable[spread].T)
@@ -122,6 +123,24 @@ class DerivativeMatching(AbstractLeastSquares):
         asked = self.penalty.residuals(model.field, points, seen, jnp.maximum(batch.mask.sum(), 1))
         count = measured_count(batch.mask, off.dtype)
         return Residuals(jnp.concatenate([off, asked], axis=1), count, jnp.zeros((), jnp.int32))
+
+
+def hides_velocities(field: VectorField) -> bool:
+    """Whether a field's hidden states are the velocities of measured positions."""
+    return bool(getattr(field, "hides_velocities", False))
+
+
+def smooth_states(
+    model: NeuralODE,
+    ts: Float[np.ndarray, "trajectory time"],
+    ys: Float[np.ndarray, "trajectory time channel"],
+) -> tuple[Float[np.ndarray, "trajectory time state"], Float[np.ndarray, "trajectory time state"]]:
+    """Computes smoothed states and their time derivatives in scaled units; velocities are derivatives of positions."""
+    ys, rates = smooth(ts, ys)
+    if not hides_velocities(model.field):
+        return ys, rates
+    velocities, accelerations = smooth(ts, rates)
+    return np.concatenate([ys, velocities], axis=2), np.concatenate([rates, accelerations], axis=2)
 
 
 def evenly(data: Dataset, most: int) -> Dataset:

@@ -341,6 +341,20 @@ def test_hidden_states_of_short_trajectories_are_fitted_while_they_help():
     assert candidates.hide_fitted_state(race_of(plain)) is None, "so many starts would take long"
 
 
+def test_states_of_short_trajectories_are_taken_for_positions_if_hidden_states_are_left_open():
+    plain = with_hidden(judged(0.6), 0)
+    plain.fit.data["train"].states = ("a", "b")
+    for lengths, is_tried in (([200] * 4, True), ([384], False), ([30] * 101, False)):
+        plain.fit.data["train"].lengths = np.array(lengths)
+        assert (candidates.take_for_positions(race_of(plain)) is not None) == is_tried
+    plain.fit.data["train"].lengths = np.array([30] * 4)
+    found = candidates.take_for_positions(race_of(plain))
+    assert found.hidden == 2 and found.field.func is nf.SecondOrder and found.start.keywords == {"given": 7}
+    for given in ({"hidden": 0}, {"start": nf.Fitted}):
+        assert candidates.take_for_positions(race_of(plain, options=nf.Options(**given))) is None
+    assert candidates.take_for_positions(race_of(with_hidden(judged(0.1, "good"), 0))) is None
+
+
 def test_another_hidden_state_is_added_only_where_one_has_helped():
     plain = with_hidden(judged(0.6), 0)
     assert candidates.hide_another_state(race_of(plain)) is None

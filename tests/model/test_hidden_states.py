@@ -11,8 +11,10 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.data.batch import Batch
 from node_fit.data.facts import Facts
+from node_fit.fitting.problem import build_problem
 from node_fit.fitting.resolve import resolve
 from node_fit.model.initial_state.rule import describe_known_starts
+from node_fit.model.make_model import maker_class
 from node_fit.runtime.placement import carry, scope
 
 pytestmark = pytest.mark.slow
@@ -271,3 +273,28 @@ def test_a_window_refuses_the_known_start_of_a_hidden_state():
     start = functools.partial(nf.First, absent={"v": 1.0})
     with pytest.raises(ValueError, match=r"window needs a start .* without a known start of a hidden state"):
         fit_to(TRAIN, field=SMALL, hidden=["v"], start=start, window=10, steps=1)
+
+
+def test_velocities_of_positions_are_derivatives_of_splines():
+    """In scaled units, where the wave is `-w^2` times its acceleration."""
+    data = waves([0.0, 1.0, 2.0, 3.5], noise=0.002)
+    problem = build_problem(nf.Options(field=nf.SecondOrder, hidden=1), data, None)
+    model, speed = problem.model, 2.0 * float(problem.model.scaler.time_scale)
+    slopes = nf.DerivativeMatching().prepare(data, model)
+    shift, scale = float(model.scaler.state_shift[0]), float(model.scaler.state_scale[0])
+    middle = (30.0 - shift) / scale
+    inner = slopes.mask.all(axis=1) & (slopes.ts > slopes.ts.max() / 6) & (slopes.ts < slopes.ts.max() * 5 / 6)
+    np.testing.assert_allclose(slopes.rates[inner, 0], slopes.ys[inner, 1], atol=0.05 * speed)
+    accelerations = -(speed**2) * (slopes.ys[inner, 0] - middle)
+    np.testing.assert_allclose(slopes.rates[inner, 1], accelerations, atol=0.15 * speed**2)
+    assert maker_class(problem.options.start) is nf.Fitted
+    true = -5.0 * speed / scale * np.sin([0.0, 1.0, 2.0, 3.5])
+    np.testing.assert_allclose(model.start.values[:, 1], true, atol=0.25 * speed)
+    wrong = carry(nf.make_model(data, field=SMALL, hidden=1, key=jax.random.key(0)), np.float32)
+    assert "are unknown" in nf.DerivativeMatching().why_not(wrong, Facts.of(data))
+
+
+def test_positions_alone_are_fitted_as_a_second_order_field():
+    fit = nf.fit(TRAIN, validation=waves([0.2]), field="second_order", hidden=1)
+    assert any(choice.key == "start" and "velocity" in choice.reason for choice in fit.choices)
+    assert fit.score(TEST).nrmse < 0.1

@@ -344,6 +344,11 @@ class SecondOrder(AbstractVectorField):
         self.system = system
         self.time = time
 
+    @property
+    def hides_velocities(self) -> bool:
+        """Whether the positions alone are measured, so that velocities are their derivatives in scaled units."""
+        return self.system.measured == len(self.system.states) // 2
+
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
