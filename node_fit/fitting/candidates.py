@@ -14,8 +14,9 @@ from ..data.dataset import Dataset
 from ..data.facts import Facts
 from ..data.inputs import kinds_by_input
 from ..discover.individuals import Individuals, may_differ
+from ..discover.search import Vocabulary, search_field
 from ..model.ensemble import Ensemble
-from ..model.fields.known import Sparse
+from ..model.fields.known import Known, Sparse
 from ..model.fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
@@ -24,7 +25,7 @@ from ..model.observation import NetworkReadout
 from ..objectives.objective import Penalty
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
-from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows
+from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows, without_derivatives
 from ..sysid.feedthrough import estimate_feedthrough
 from .judge import CONTENT, SPARSE_EQUATIONS, Judged, count_hidden, find_best, has_few_values, reads_past
 from .long_records import LINEAR_SYSTEM, fit_long_record
@@ -55,6 +56,8 @@ NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 4.5), 0.15, 3.0
 BESIDE_RIDGE = 1e-4
 # Fraction of a trajectory's rows to which its initial state can be fitted, and their maximum number.
 GIVEN_SHARE, GIVEN_ROWS = 0.25, 10
+# The maximum for equations of motion: ten noisy rows of a position leave an error in its velocity that later rows show.
+MOTION_ROWS = 40
 # Maximum number of rows of a trajectory that is fitted as a whole before a network.
 MOST_WHOLE_ROWS = 2_000
 # Number of units of the network beside a linear path.
@@ -382,7 +385,31 @@ def take_for_positions(race: Race) -> Options | None:
         return None
     changed = of_small_network(race.options, train, len(train.states))
     field = functools.partial(SecondOrder, width=NARROW_WIDTH, depth=1)
-    return replace(changed, field=field, restarts=1, observation=race.readout)
+    hidden = tuple(f"{name}_rate" for name in train.states)
+    hidden = len(hidden) if {*hidden} & {*train.states, *train.inputs} else hidden
+    return replace(changed, field=field, hidden=hidden, restarts=1, observation=race.readout)
+
+
+def read_equations_of_motion(race: Race) -> Options | None:
+    """Reads equations of few terms from the second-order fit, which has estimated the velocities."""
+    fit, train = next((judged.fit for judged in race.tried if judged.attempt.name == SECOND_ORDER), None), race.train
+    if fit is None or not race.options.discover:
+        return None
+    model = fit.model.typical
+    try:
+        findings = search_field(model, model.scaler.mark_angles(train), Vocabulary(), seed=race.options.seed)
+    except ValueError:  # A field that can't be simulated, or names that equations can't have.
+        return None
+    if not findings.fits:
+        return None
+    best = findings.ranked[0]
+    field = functools.partial(Known, equations=best.equations, constants=best.constants)
+    changed = replace(race.options, field=field, hidden=tuple(model.hidden), optimizer=LevenbergMarquardt(), restarts=1)
+    changed = replace(changed, recipe=without_derivatives(changed.recipe), training=Training(window=None))
+    if not Facts.of(train, race.first.data.get("validation")).restarted:
+        return replace(changed, start=functools.partial(Fitted, given=None))
+    given = int(np.clip(np.median(train.lengths) * GIVEN_SHARE, 1, MOTION_ROWS))
+    return replace(changed, start=functools.partial(Fitted, given=given))
 
 
 def hide_state(race: Race) -> Options | None:
@@ -499,6 +526,7 @@ def set_ridge(options: Options, weight: float) -> Penalty:
 GROWING, PAST_ROWS, MORE_STATES = "growing windows", "windows after past rows", "more hidden states"
 NETWORK_READOUT, HIDDEN_STATE = "readout by a network", "hidden state"
 READ_FROM_ROWS, FITTED = "read from first rows", "fitted starts"
+SECOND_ORDER, EQUATIONS_OF_MOTION = "second order", f"{SPARSE_EQUATIONS} of second order"
 SPARSE_IN_WINDOWS, BESIDE_LINEAR = f"{SPARSE_EQUATIONS} in windows", "small network beside a linear path"
 
 NOT_GOOD = "the best fit is not good"
@@ -568,12 +596,19 @@ FREE_RESPONSE = Candidate(
     f"rows are even and swing without inputs, a trajectory has 60 rows or more, and {NOT_GOOD} or rows are few",
 )
 POSITIONS = Candidate(
-    "second order",
+    SECOND_ORDER,
     ("field", "hidden", "start", "optimizer"),
     take_for_positions,
     "measured states are positions, whose velocities are hidden, and a network of 16 units gives their accelerations, "
     "by Levenberg and Marquardt's steps from the derivatives of smoothing splines",
     f"{NOT_GOOD}, {OPEN}, and there are at most 100 trajectories of fewer than 384 rows",
+)
+MOTION = Candidate(
+    EQUATIONS_OF_MOTION,
+    ("field", "hidden", "start", "optimizer"),
+    read_equations_of_motion,
+    "equations of few terms that give the accelerations of the second-order fit, fitted to the measurements",
+    "a second-order fit was tried, even if it is good",
 )
 UNSEEN = (
     Candidate(
@@ -661,16 +696,35 @@ CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
         *(*GROWING_WINDOWS, *POLYNOMIALS),
     ),
     "up to three states": (
-        *(FEW_TERMS, BESIDE, FREE_RESPONSE, POSITIONS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
+        *(
+            FEW_TERMS,
+            BESIDE,
+            FREE_RESPONSE,
+            POSITIONS,
+            MOTION,
+            AFTER_PAST_ROWS,
+            MORE_HIDDEN_STATES,
+            YET_MORE_STATES,
+            *UNSEEN,
+        ),
         *(LINEAR, *GROWING_WINDOWS, *POLYNOMIALS),
     ),
     "fewer than 200 values": (
-        *(FEW_TERMS, FREE_RESPONSE, POSITIONS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
+        *(FEW_TERMS, FREE_RESPONSE, POSITIONS, MOTION, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
         *(*POLYNOMIALS, *GROWING_WINDOWS, LINEAR),
     ),
     "more states": (
         *(FEW_TERMS, LINEAR, *GROWING_WINDOWS),
-        *(FREE_RESPONSE, POSITIONS, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN, *POLYNOMIALS),
+        *(
+            FREE_RESPONSE,
+            POSITIONS,
+            MOTION,
+            AFTER_PAST_ROWS,
+            MORE_HIDDEN_STATES,
+            YET_MORE_STATES,
+            *UNSEEN,
+            *POLYNOMIALS,
+        ),
     ),
 }
 

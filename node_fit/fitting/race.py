@@ -14,7 +14,7 @@ from ..optimizers.gradient import LBFGS
 from ..options.options import Effort, Options, Training
 from ..options.recipes import is_default
 from ..training.callback import Callback
-from .candidates import FIRST_ATTEMPT, Race, candidates_of
+from .candidates import EQUATIONS_OF_MOTION, FIRST_ATTEMPT, SECOND_ORDER, Race, candidates_of
 from .judge import (
     LEVEL,
     UNFINISHED,
@@ -65,7 +65,9 @@ def run_race(
     while queue:
         candidate = queue.pop(0)
         enough = len(race.tried) > MOST_ATTEMPTS[effort] and not race.best.is_unfit
-        if enough or not wants_more(race) or race.best.fit.status in UNFINISHED:
+        # A good network can show equations, which hold from other starts as well.
+        is_due = candidate.name == EQUATIONS_OF_MOTION and race.made[-1].attempt.name == SECOND_ORDER
+        if enough or not (wants_more(race) or is_due) or race.best.fit.status in UNFINISHED:
             break
         changed = candidate.options(race)
         if changed is None:

@@ -74,7 +74,7 @@ class DerivativeMatching(AbstractLeastSquares):
     - `penalty`: penalties on the field and its weights.
     - `most`: maximum number of points, evenly spread over the data.
 
-    It needs a model whose states are all measured, since the derivatives of hidden states are unknown; hidden velocities
+    It needs a model whose states are all measured, since derivatives of hidden states are unknown; hidden velocities
     of measured positions are the derivatives of these.
     """
 

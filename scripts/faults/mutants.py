@@ -731,6 +731,27 @@ MUTANTS = (
         ("tests/fitting/test_race_rules.py",),
     ),
     Mutant(
+        "positions: equations only if the network is not good",
+        "node_fit/fitting/race.py",
+        "if enough or not (wants_more(race) or is_due) or",
+        "if enough or not wants_more(race) or",
+        ("tests/fitting/test_race_rules.py",),
+    ),
+    Mutant(
+        "positions: equations that leave more than noise",
+        "node_fit/fitting/candidates.py",
+        "    if not findings.fits:\n        return None\n    best = findings.ranked[0]\n",
+        "    best = findings.ranked[0]\n",
+        ("tests/fitting/test_race.py",),
+    ),
+    Mutant(
+        "positions: equations start between trajectories at many rows",
+        "node_fit/fitting/between.py",
+        "model = replace(model, start=model.start.reading(1))",
+        "pass",
+        ("tests/fitting/test_between.py",),
+    ),
+    Mutant(
         "free response: only held-out rows choose the number of modes",
         "node_fit/sysid/free_response.py",
         "    return min(as_good_as_best(refined), key=lambda entry: criterion_of(entry.system, begun))",

@@ -1,6 +1,7 @@
 """Whether a model stays near the data between the trajectories that it was fitted to."""
 
 import dataclasses
+import functools
 import math
 
 import equinox as eqx
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.attempts import beats, race_of
+from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.evaluation.diagnosis import Diagnosis
@@ -106,3 +108,22 @@ def test_what_runs_away_in_longer_simulations_is_kept_only_where_all_do(monkeypa
     away = judge.judge_attempt("linear", fit, None)
     assert away.runs_away and away.attempt.verdict == "unstable"
     assert not judge.judge_attempt("linear", fit, 5).runs_away, "of windows nothing longer is asked"
+
+
+def test_equations_start_between_trajectories_at_their_first_rows():
+    """A pendulum's curve shifted by a third of a turn would need a speed that takes it over the top."""
+    ts, starts = 0.08 * np.arange(80), np.array([2.2, 1.0, -1.6])
+
+    def rates(t, y):
+        return [y[1], -4 * np.sin(y[0]) - 0.3 * y[1]]
+
+    ys = np.stack([solve_ivp(rates, (0, ts[-1]), [start, 0], t_eval=ts).y[0] for start in starts])
+    data = nf.Dataset.from_arrays(ts, ys[..., None], states=("q",))
+    model = nf.make_model(
+        data,
+        field=functools.partial(nf.Known, equations={"q": "v", "v": "-4*sin(q) - 0.3*v"}, constants={}),
+        hidden=("v",),
+        start=functools.partial(nf.Fitted, given=20),
+        key=jax.random.key(0),
+    )
+    assert not runs_away(model, data)

@@ -18,6 +18,7 @@ from scipy.signal import lfilter
 
 import node_fit as nf
 from node_fit.app.console import attempt_lines
+from node_fit.discover.search import Vocabulary, search_field
 from node_fit.evaluation.diagnosis import FITS
 from node_fit.fitting import candidates, judge, race
 from node_fit.fitting.relevance import log_evidence, thin_out
@@ -529,3 +530,48 @@ def test_chaos_is_seen_by_the_constants_that_were_found_where_a_fit_has_spoilt_t
         (judge.SPARSE_EQUATIONS, "poor", 50), (judge.SPARSE_EQUATIONS, "good", None), ("quadratic", "poor", None),
     ):  # fmt: skip
         assert judge.horizon_seen_by(judged(fit, name, verdict)) == expected
+
+
+def positions(starts, rows=80, noise=0.01):
+    """Angles of a damped pendulum from several starts, without its velocities."""
+    ts, rng = 0.08 * np.arange(rows), np.random.default_rng(0)
+
+    def rates(t, y):
+        return [y[1], -4 * np.sin(y[0]) - 0.3 * y[1]]
+
+    solve = functools.partial(solve_ivp, rates, (0, ts[-1]), t_eval=ts, rtol=1e-9, atol=1e-9)
+    ys = np.stack([solve(y0=[start, 0.0]).y[0] for start in starts])
+    return nf.Dataset.from_arrays(ts, (ys + noise * rng.normal(size=ys.shape))[..., None], states=("q",))
+
+
+def test_equations_of_motion_are_read_from_positions_alone(monkeypatch):
+    train = positions([2.2, 1.0, -1.6])
+    field = functools.partial(nf.SecondOrder, width=16, depth=1)
+    fit = nf.fit(train, field=field, hidden=("q_rate",), optimizer="lm", options=nf.Options(effort="quick"))
+    made = judge.judge_attempt(candidates.SECOND_ORDER, fit, None)
+
+    def read(options=None, *, name=candidates.SECOND_ORDER, **more):
+        data = replace(made, fit=replace(fit, data=fit.data | more), attempt=replace(made.attempt, name=name))
+        return candidates.read_equations_of_motion(candidates.Race(options or nf.Options(), "normal", (data,)))
+
+    found = read()
+    equations, constants = found.field.keywords["equations"], found.field.keywords["constants"]
+    assert equations["q"] == "q_rate"
+    assert "sin(q)" in equations["q_rate"]
+    np.testing.assert_allclose(sorted(constants.values()), [-4, -0.3], atol=0.05)
+    assert (found.hidden, found.start.keywords) == (("q_rate",), {"given": None})
+    assert read(validation=train).start.keywords == {"given": 20}
+    findings = search_field(fit.model.typical, train, Vocabulary(), effort="quick")
+    monkeypatch.setattr(candidates, "search_field", lambda *_, **__: replace(findings, fits=False))
+    assert read() is None
+    monkeypatch.undo()
+    assert read(name="as chosen") is None
+    assert read(nf.Options(discover=False)) is None
+
+
+def test_a_record_of_positions_ends_with_its_equations():
+    fit = nf.fit(positions([2.2, 1.0, -1.6, 0.5]), validation=positions([1.4]))
+    kept = next(attempt for attempt in fit.attempts if attempt.kept)
+    assert kept.name == candidates.EQUATIONS_OF_MOTION
+    assert kept.verdict in ("good", "noise-limited")
+    assert fit.score(positions([-2.0, 0.8])).nrmse < 0.03

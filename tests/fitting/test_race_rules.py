@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock, PropertyMock, patch
 
@@ -221,6 +222,27 @@ def test_a_candidate_is_a_row_of_the_table(monkeypatch):
     assert made == [{"width": 99}]
 
 
+@pytest.mark.parametrize("named", [candidates.SECOND_ORDER, "another way"])
+def test_equations_of_motion_are_read_from_a_good_network(named, monkeypatch):
+    """They are tried right after it, and only then."""
+    made = []
+    good, fit = with_hidden(judged(0.01, "good", name=named), 0, field=nf.MLP), Mock(spec=Fit, status="stopped")
+    good.fit.status, good.fit.data["train"].is_driven, good.fit.data["train"].states = "converged", False, ("x",)
+    for name, found in (
+        ("horizon_of", None),
+        ("horizon_seen_by", None),
+        ("judge_attempt", good),
+        ("wants_more", False),
+    ):
+        monkeypatch.setattr(race, name, lambda *_, found=found: found)
+    monkeypatch.setattr(race, "thin_polynomial", lambda fit, level: fit)
+    monkeypatch.setattr(race, "result_of", lambda best, tried: best.fit)
+    rows = (replace(candidates.MOTION, options=lambda race: made.append(race) or nf.Options()),)
+    monkeypatch.setattr(candidates, "CANDIDATES_BY_KIND", dict.fromkeys(candidates.CANDIDATES_BY_KIND, rows))
+    race.run_race(nf.Options(), good.fit, lambda *_: fit, "normal", nf.Callback())
+    assert len(made) == (named == candidates.SECOND_ORDER)
+
+
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, MemoryError, ZeroDivisionError])
 def test_an_attempt_that_fails_does_not_cost_the_fit_that_is_there(monkeypatch, caplog, error):
     def fail(*_):
@@ -343,13 +365,16 @@ def test_hidden_states_of_short_trajectories_are_fitted_while_they_help():
 
 def test_states_of_short_trajectories_are_taken_for_positions_if_hidden_states_are_left_open():
     plain = with_hidden(judged(0.6), 0)
-    plain.fit.data["train"].states = ("a", "b")
+    plain.fit.data["train"].states, plain.fit.data["train"].inputs = ("a", "b"), ("u",)
     for lengths, is_tried in (([200] * 4, True), ([384], False), ([30] * 101, False)):
         plain.fit.data["train"].lengths = np.array(lengths)
         assert (candidates.take_for_positions(race_of(plain)) is not None) == is_tried
     plain.fit.data["train"].lengths = np.array([30] * 4)
     found = candidates.take_for_positions(race_of(plain))
-    assert found.hidden == 2 and found.field.func is nf.SecondOrder and found.start.keywords == {"given": 7}
+    assert found.field.func is nf.SecondOrder and found.start.keywords == {"given": 7}
+    assert found.hidden == ("a_rate", "b_rate")
+    plain.fit.data["train"].states = ("a", "a_rate")
+    assert candidates.take_for_positions(race_of(plain)).hidden == 2, "a name is taken"
     for given in ({"hidden": 0}, {"start": nf.Fitted}):
         assert candidates.take_for_positions(race_of(plain, options=nf.Options(**given))) is None
     assert candidates.take_for_positions(race_of(with_hidden(judged(0.1, "good"), 0))) is None

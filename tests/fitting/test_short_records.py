@@ -11,6 +11,7 @@ import node_fit as nf
 from node_fit.fitting import judge, problem, race, short_records
 from node_fit.fitting.candidates import (
     MOST_WHOLE_ROWS,
+    SECOND_ORDER,
     begins_with_equations,
     begins_with_linear_system,
     of_linear_system,
@@ -311,4 +312,4 @@ def test_a_linear_system_that_leaves_more_than_noise_does_not_end_the_search(mon
     nf.fit(lagging(120, noise=0.003, bend=6.0)[0], callbacks=[told], progress=False)
     assert "MLP" in told.calls
     names = [call[0] for call in told.calls if isinstance(call, tuple)]
-    assert "hidden state, fitted starts" in names
+    assert SECOND_ORDER in names
