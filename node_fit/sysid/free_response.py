@@ -70,7 +70,9 @@ def collect_windows(records: Sequence[Signals], rows: int) -> tuple[Float[np.nda
         known = np.flatnonzero(record.counts)
         if len(record.ys) < rows or not len(known):
             continue
-        bridged = np.stack([np.interp(np.arange(len(ys)), known, ys[known]) for ys in record.ys.T], axis=1)
+        bridged = np.zeros_like(record.ys)
+        for output in range(outputs):
+            bridged[:, output] = np.interp(np.arange(len(bridged)), known, record.ys[known, output])
         shares = np.lib.stride_tricks.sliding_window_view(record.counts, rows).mean(axis=1)
         begins = np.flatnonzero(shares >= LEAST_KNOWN)[::stride]
         windows = np.lib.stride_tricks.sliding_window_view(bridged, rows, axis=0)[begins]
