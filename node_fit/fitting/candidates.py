@@ -381,7 +381,7 @@ def take_for_positions(race: Race) -> Options | None:
     """
     train = race.train
     is_short = len(train.lengths) <= MAX_FITTED_STARTS and train.lengths.max() < LONG_RECORD * WINDOWS[0]
-    if not race.may_hide_states or not is_short:
+    if not race.may_hide_states or not is_short or train.events is not None:
         return None
     changed = of_small_network(race.options, train, len(train.states))
     field = functools.partial(SecondOrder, width=NARROW_WIDTH, depth=1)
@@ -400,6 +400,8 @@ def read_equations_of_motion(race: Race) -> Options | None:
         findings = search_field(model, model.scaler.mark_angles(train), Vocabulary(), seed=race.options.seed)
     except ValueError:  # A field that can't be simulated, or names that equations can't have.
         return None
+    if findings.interrupted:
+        raise KeyboardInterrupt
     if not findings.fits:
         return None
     best = findings.ranked[0]

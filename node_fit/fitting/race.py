@@ -69,11 +69,11 @@ def run_race(
         is_due = candidate.name == EQUATIONS_OF_MOTION and race.made[-1].attempt.name == SECOND_ORDER
         if enough or not (wants_more(race) or is_due) or race.best.fit.status in UNFINISHED:
             break
-        changed = candidate.options(race)
-        if changed is None:
-            continue
-        callback.on_attempt(candidate.name, why_more(race.best))
         try:
+            changed = candidate.options(race)
+            if changed is None:
+                continue
+            callback.on_attempt(candidate.name, why_more(race.best))
             fit = changed if isinstance(changed, Fit) else again(changed, race.horizon)
         except KeyboardInterrupt as ended:
             return end_early(race, "interrupted", str(ended) or "by Ctrl-C")

@@ -569,6 +569,9 @@ def test_equations_of_motion_are_read_from_positions_alone(monkeypatch):
     findings = search_field(fit.model.typical, train, Vocabulary(), effort="quick")
     monkeypatch.setattr(candidates, "search_field", lambda *_, **__: replace(findings, fits=False))
     assert read() is None
+    monkeypatch.setattr(candidates, "search_field", lambda *_, **__: replace(findings, interrupted=True))
+    with pytest.raises(KeyboardInterrupt):
+        read()
     monkeypatch.undo()
     assert read(name="as chosen") is None
     assert read(nf.Options(discover=False)) is None

@@ -252,6 +252,21 @@ def test_an_attempt_that_fails_does_not_cost_the_fit_that_is_there(monkeypatch, 
     assert kept is first and "another way: no beginning" in caplog.text
 
 
+def test_an_interruption_while_a_candidate_is_prepared_keeps_the_fit_that_is_there(monkeypatch):
+    def interrupt(race):
+        raise KeyboardInterrupt
+
+    first = with_hidden(judged(1.0, "poor"), 0, field=nf.MLP)
+    first.fit.status, first.fit.data["train"].is_driven, first.fit.data["train"].states = "converged", False, ("x",)
+    for name, found in (("horizon_of", None), ("judge_attempt", first), ("wants_more", True)):
+        monkeypatch.setattr(race, name, lambda *_, found=found: found)
+    monkeypatch.setattr(race, "end_early", lambda race, status, reason: (race.first, status, reason))
+    rows = (replace(candidates.MOTION, options=interrupt),)
+    monkeypatch.setattr(candidates, "CANDIDATES_BY_KIND", dict.fromkeys(candidates.CANDIDATES_BY_KIND, rows))
+    ended = race.run_race(nf.Options(), first.fit, Mock(), "normal", nf.Callback())
+    assert ended == (first.fit, "interrupted", "by Ctrl-C")
+
+
 def test_equations_with_constants_of_each_trajectory_are_kept_beside_a_poor_fit(monkeypatch, caplog):
     """They are advice, which a good fit does not need."""
     own = Individuals({"x": "-c1*x"}, {"c1": [0.5, 1.0]}, 0.99)
@@ -365,7 +380,8 @@ def test_hidden_states_of_short_trajectories_are_fitted_while_they_help():
 
 def test_states_of_short_trajectories_are_taken_for_positions_if_hidden_states_are_left_open():
     plain = with_hidden(judged(0.6), 0)
-    plain.fit.data["train"].states, plain.fit.data["train"].inputs = ("a", "b"), ("u",)
+    train = plain.fit.data["train"]
+    train.states, train.inputs, train.events = ("a", "b"), ("u",), None
     for lengths, is_tried in (([200] * 4, True), ([384], False), ([30] * 101, False)):
         plain.fit.data["train"].lengths = np.array(lengths)
         assert (candidates.take_for_positions(race_of(plain)) is not None) == is_tried
@@ -375,6 +391,9 @@ def test_states_of_short_trajectories_are_taken_for_positions_if_hidden_states_a
     assert found.hidden == ("a_rate", "b_rate")
     plain.fit.data["train"].states = ("a", "a_rate")
     assert candidates.take_for_positions(race_of(plain)).hidden == 2, "a name is taken"
+    train.events = object()
+    assert candidates.take_for_positions(race_of(plain)) is None, "a dose is no motion"
+    train.events = None
     for given in ({"hidden": 0}, {"start": nf.Fitted}):
         assert candidates.take_for_positions(race_of(plain, options=nf.Options(**given))) is None
     assert candidates.take_for_positions(race_of(with_hidden(judged(0.1, "good"), 0))) is None
