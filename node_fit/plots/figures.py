@@ -343,7 +343,9 @@ def column_title(record: Trajectory, label: str, columns: int, constants: Sequen
         # Lines break between errors only, not between a role and its error.
         kept = ", ".join(text.replace(" ", "\N{NO-BREAK SPACE}") for text in errors)
         wrapped = textwrap.wrap(f"NRMSE{':' * has_roles} {kept}", width) if errors else []
-        lines = [f"{', '.join(record.errors)} · {name}", *(line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped)]
+        roles = ", ".join(record.errors)
+        head = [f"{roles} · {name}"] if len(roles) + len(name) + 3 <= width else [roles, name]
+        lines = [*head, *(line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped)]
     constant_lines = textwrap.wrap(
         plain_label(", ".join(constants)), width, max_lines=MOST_TITLE_LINES, placeholder=" ..."
     )

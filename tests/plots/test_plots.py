@@ -433,4 +433,6 @@ def test_titles_of_several_columns_are_no_wider_than_these():
     assert max(map(len, lines)) <= figures.NARROW_TITLE
     alone = SimpleNamespace(name="blue", errors={"train": 0.0094})
     assert figures.column_title(alone, "", 2).splitlines()[1:] == ["NRMSE 0.0094"]
+    long = SimpleNamespace(name="a file/12", errors=record.errors)
+    assert figures.column_title(long, "median", 3).splitlines()[1] == "a file/12 (median)", "it would cover the next"
     assert "\n" not in figures.column_title(record, "", 1)
