@@ -742,7 +742,7 @@ MUTANTS = (
         "node_fit/fitting/candidates.py",
         "    if not findings.fits:\n        return None\n    best = findings.ranked[0]\n",
         "    best = findings.ranked[0]\n",
-        ("tests/fitting/test_race.py",),
+        ("tests/fitting/test_race.py::test_equations_of_motion_are_read_from_positions_alone",),
     ),
     Mutant(
         "positions: equations start between trajectories at many rows",
