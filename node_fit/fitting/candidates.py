@@ -28,7 +28,7 @@ from ..options.options import Effort, Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows, without_derivatives
 from ..sysid.feedthrough import estimate_feedthrough
 from .judge import CONTENT, SPARSE_EQUATIONS, Judged, count_hidden, find_best, has_few_values, reads_past
-from .long_records import LINEAR_SYSTEM, fit_long_record
+from .long_records import LINEAR_SYSTEM, comes_first, fit_long_record
 from .mechanisms import may_be_mechanism
 from .problem import has_enough_rows
 from .resolve import (
@@ -343,7 +343,7 @@ def identify_free_response(race: Race) -> Fit | None:
     """Identifies the linear system of many states whose free response the record is, which takes no training."""
     train, fit = race.train, race.first
     is_needed = not race.best.is_content or has_few_values(train)
-    if train.is_driven or not is_needed or any(judged.attempt.name == LINEAR_SYSTEM for judged in race.tried):
+    if not is_needed or comes_first(train):
         return None
     found = fit_long_record(race.options, train, fit.data.get("validation"), lambda said: None)
     return None if found is None else found.fit
@@ -410,8 +410,7 @@ def read_equations_of_motion(race: Race) -> Options | None:
     changed = replace(changed, recipe=without_derivatives(changed.recipe), training=Training(window=None))
     if not Facts.of(train, race.first.data.get("validation")).restarted:
         return replace(changed, start=functools.partial(Fitted, given=None))
-    given = int(np.clip(np.median(train.lengths) * GIVEN_SHARE, 1, MOTION_ROWS))
-    return replace(changed, start=functools.partial(Fitted, given=given))
+    return replace(changed, start=functools.partial(Fitted, given=count_given(train, MOTION_ROWS)))
 
 
 def hide_state(race: Race) -> Options | None:
@@ -513,9 +512,9 @@ def choose_start(options: Options, train: Dataset) -> MakeStart | str:
     return functools.partial(Fitted, given=count_given(train)) if has_few_values(train) else First
 
 
-def count_given(train: Dataset) -> int:
+def count_given(train: Dataset, most: int = GIVEN_ROWS) -> int:
     """Returns the number of rows of a new trajectory used to fit its start; few, because these rows are not scored."""
-    return int(np.clip(np.median(train.lengths) * GIVEN_SHARE, 1, GIVEN_ROWS))
+    return int(np.clip(np.median(train.lengths) * GIVEN_SHARE, 1, most))
 
 
 def set_ridge(options: Options, weight: float) -> Penalty:
@@ -689,6 +688,8 @@ IN_WINDOWS = Candidate(
     "windows", ("training.window",), fit_windows, "the field that was asked for", "the record is chaotic"
 )
 
+# What is tried where not all states may be measured.
+UNMEASURED = (FREE_RESPONSE, POSITIONS, MOTION, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN)
 # The candidates for each kind of record, in the order in which they are tried.
 CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
     "known equations": OF_KNOWN,
@@ -697,37 +698,9 @@ CANDIDATES_BY_KIND: dict[str, tuple[Candidate, ...]] = {
         *(READOUT, MORE_HIDDEN_STATES, YET_MORE_STATES, FEW_TERMS, LINEAR),
         *(*GROWING_WINDOWS, *POLYNOMIALS),
     ),
-    "up to three states": (
-        *(
-            FEW_TERMS,
-            BESIDE,
-            FREE_RESPONSE,
-            POSITIONS,
-            MOTION,
-            AFTER_PAST_ROWS,
-            MORE_HIDDEN_STATES,
-            YET_MORE_STATES,
-            *UNSEEN,
-        ),
-        *(LINEAR, *GROWING_WINDOWS, *POLYNOMIALS),
-    ),
-    "fewer than 200 values": (
-        *(FEW_TERMS, FREE_RESPONSE, POSITIONS, MOTION, AFTER_PAST_ROWS, MORE_HIDDEN_STATES, YET_MORE_STATES, *UNSEEN),
-        *(*POLYNOMIALS, *GROWING_WINDOWS, LINEAR),
-    ),
-    "more states": (
-        *(FEW_TERMS, LINEAR, *GROWING_WINDOWS),
-        *(
-            FREE_RESPONSE,
-            POSITIONS,
-            MOTION,
-            AFTER_PAST_ROWS,
-            MORE_HIDDEN_STATES,
-            YET_MORE_STATES,
-            *UNSEEN,
-            *POLYNOMIALS,
-        ),
-    ),
+    "up to three states": (FEW_TERMS, BESIDE, *UNMEASURED, LINEAR, *GROWING_WINDOWS, *POLYNOMIALS),
+    "fewer than 200 values": (FEW_TERMS, *UNMEASURED, *POLYNOMIALS, *GROWING_WINDOWS, LINEAR),
+    "more states": (FEW_TERMS, LINEAR, *GROWING_WINDOWS, *UNMEASURED, *POLYNOMIALS),
 }
 
 

@@ -97,16 +97,16 @@ class LongRecord:
     def states(self) -> int:
         return self.system.states
 
-    @property
-    def is_conclusive(self) -> bool:
-        """Whether no equations are likely to explain the record as well, as they do if all states are measured."""
-        train = self.fit.data["train"]
-        return train.is_driven or len(train.states) == 1
-
     def build_beside(self, options: Options, train: Dataset, validation: Dataset | None) -> FitProblem:
         """Builds the problem of fitting a small network beside the system in long windows."""
         problem = build_problem(beside_options(self.fit, options, self.settled), train, validation)
         return replace(problem, model=self.begin(problem.model), begins_as_modes=True)
+
+
+def comes_first(train: Dataset) -> bool:
+    """Whether the system is identified before any other fit: several measured states may be all states, of which
+    equations are sought first."""
+    return train.is_driven or len(train.states) == 1
 
 
 def is_open_to_modes(options: Options) -> bool:
@@ -184,8 +184,12 @@ def fit_long_record(
     fitted, held = (records, held) if held is not None else hold_out_ends(records, taps)
     importlib.import_module("scipy.linalg")  # The limit only covers a BLAS that is already loaded.
     with threadpool_limits(1):
-        find = identify_driven if train.is_driven else identify_free
-        if (identified := find(options, train, fitted, held, watch)) is None:
+        if train.is_driven:
+            kinds = kinds_to_try(options, train)
+            identified = identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None
+        else:
+            identified = identify_swinging(train, fitted, held, watch)
+        if identified is None:
             return None
         system = identified.system
         matrices = (as_matrices if train.is_driven else as_free_matrices)(system, records)
@@ -203,27 +207,16 @@ def fit_long_record(
     return make_fit(changed, system, matrices, past, train, validation, began)
 
 
-def identify_driven(
-    options: Options,
-    train: Dataset,
-    fitted: Sequence[Signals],
-    held: Sequence[Signals],
-    watch: Callable[[str], None],
-) -> ScoredSystem | None:
-    """Identifies the linear system of driven records, and how their inputs go on between rows."""
+def kinds_to_try(options: Options, train: Dataset) -> list[tuple[Kind, bool]]:
+    """Returns the interpolations of inputs to try, each with and without a direct part; those that look right first."""
     requested = options.solver.inputs
     kinds: list[tuple[Kind, bool]] = [(kind, direct) for kind, direct in INPUT_KINDS if requested in ("auto", kind)]
-    # Among equally good kinds, prefer the one that the inputs look like.
     kinds.sort(key=lambda kind: (kind[1], (kind[0] == "hold") != all(train.held_inputs)))
-    return identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None
+    return kinds
 
 
-def identify_free(
-    options: Options,
-    train: Dataset,
-    fitted: Sequence[Signals],
-    held: Sequence[Signals],
-    watch: Callable[[str], None],
+def identify_swinging(
+    train: Dataset, fitted: Sequence[Signals], held: Sequence[Signals], watch: Callable[[str], None]
 ) -> ScoredSystem | None:
     """Identifies the linear system of records without inputs that swing.
 
@@ -355,8 +348,8 @@ def race_long_record(options: Options, train: Dataset, validation: Dataset | Non
 
     **Returns:** the judged fits, and whether they are good enough; no fits for other records.
     """
-    long = fit_long_record(options, train, validation, callback.on_trial)
-    if long is None or not long.is_conclusive:
+    long = fit_long_record(options, train, validation, callback.on_trial) if comes_first(train) else None
+    if long is None:
         return EarlyFits()
     callback.on_fit_start(long.fit.model.typical, [str(choice) for choice in long.fit.choices])
     # Of records without inputs, networks are tried next.

@@ -10,10 +10,12 @@ import pytest
 import node_fit
 from node_fit.fitting.long_records import (
     beside_options,
+    comes_first,
     fit_long_record,
     hold_out_ends,
     is_long_and_even,
     is_open_to_modes,
+    race_long_record,
     scaler_of_signals,
     signals_of,
 )
@@ -142,10 +144,11 @@ def test_free_response_comes_first_for_one_channel_and_later_for_several():
     def find(data):
         return fit_long_record(node_fit.Options(), data, None, lambda said: None)
 
-    one, two = find(swinging()), find(swinging(channels=2))
-    assert one.is_conclusive
-    assert not two.is_conclusive
-    assert one.states == two.states == 4
+    one, two = swinging(), swinging(channels=2)
+    assert comes_first(one)
+    assert not comes_first(two)
+    assert find(one).states == find(two).states == 4
+    assert race_long_record(node_fit.Options(), two, None, node_fit.Callback()).tried == ()
 
 
 def test_free_response_that_only_decays_or_is_measured_whole_is_left_to_equations():
@@ -156,6 +159,11 @@ def test_free_response_that_only_decays_or_is_measured_whole_is_left_to_equation
     for ys in (decays[:, None], turning):
         data = node_fit.Dataset.from_arrays(ts, ys + 0.01 * rng.normal(size=ys.shape))
         assert fit_long_record(node_fit.Options(), data, None, lambda said: None) is None
+
+
+def test_inputs_of_other_kinds_are_left_to_others(splits):
+    options = node_fit.Options(solver=node_fit.Solver(inputs="cubic"))
+    assert fit_long_record(options, splits.train, splits.validation, lambda said: None) is None
 
 
 def test_missing_rows_do_not_count_and_held_rows_have_rows_before_them():
