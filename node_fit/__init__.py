@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .analysis.equilibria import HopfPoint, find_equilibria, find_hopf_points
     from .analysis.linearization import Linearization, linearize_near
     from .data.batch import Batch
+    from .data.clipping import find_ranges
     from .data.dataset import Dataset, Split, Splits, from_frame, from_xarray, read_table
     from .data.delays import find_delays
     from .data.nonmem import NONMEM
@@ -140,6 +141,7 @@ __all__ = [
     "find_delays",
     "find_equilibria",
     "find_hopf_points",
+    "find_ranges",
     "fit",
     "fit_petab",
     "fit_population",
@@ -170,6 +172,7 @@ _HOMES = {
     "find_delays": "data.delays",
     "find_equilibria": "analysis.equilibria",
     "find_hopf_points": "analysis.equilibria",
+    "find_ranges": "data.clipping",
     "fit": "fitting.fit",
     "fit_petab": "petab.fitting",
     "fit_population": "population.fit",

@@ -1,13 +1,15 @@
 """Recognises what a file on the command line holds, and which of its columns are times, states and inputs."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
+from ..data.clipping import describe_ranges, find_ranges
+from ..data.dataset import Dataset
 from ..data.delays import describe_delays, find_delays
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
 from ..data.table_source import Table
@@ -151,9 +153,9 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         added += [f"data.{key}={as_value(value)}" for key, value in renamed.items()]
         short = list_names(list(cast(Mapping[str, str], renamed["rename"])), FEW_COLUMNS)
         clauses.append(f"with plain names for equations: {short}")
-    for seen in (find_limit_of_states(path, columns, given), find_late_inputs(path, [*given.values(), *added])):
-        added += [] if seen is None else [seen.override]
-        clauses += [] if seen is None else [seen.clause]
+    for seen in look_at_values(path, columns, given, added):
+        added.append(seen.override)
+        clauses.append(seen.clause)
     clauses += describe_columns_left_out(columns)
     hint = describe_likely_inputs(hints, columns.inputs, names)
     return added, (f"{', '.join(files)}: {', '.join(clauses)}" if clauses else ", ".join(files)) + hint
@@ -176,6 +178,23 @@ class SeenInValues(NamedTuple):
     clause: str
 
 
+def look_at_values(
+    path: Path, columns: Columns, given: Mapping[str, str], added: Sequence[str]
+) -> Iterator[SeenInValues]:
+    """Yields what the values of a table show: limits, clipped sensors and late inputs.
+
+    **Arguments:** `given`, `added`: the overrides of the command, and those added to it; each one yielded is one more.
+    """
+    overrides = [*given.values(), *added]
+    if (limit := find_limit_of_states(path, columns, given)) is not None:
+        overrides.append(limit.override)
+        yield limit
+    for look in (find_clipped_states, find_late_inputs):
+        if (seen := look(path, overrides)) is not None:
+            overrides.append(seen.override)
+            yield seen
+
+
 def find_limit_of_states(path: Path, columns: Columns, given: Mapping[str, str]) -> SeenInValues | None:
     """Looks for a limit of detection among the states, unless the command or its loss excludes limits."""
     if "data.censored" in given or given.get("loss", "loss=squares") != "loss=squares":
@@ -190,20 +209,39 @@ def find_limit_of_states(path: Path, columns: Columns, given: Mapping[str, str])
     return SeenInValues("data.censored=true", f"{limit[0]!r} in {limit[1]!r} is {limit_kind(limit[0])}")
 
 
-def find_late_inputs(path: Path, overrides: Sequence[str]) -> SeenInValues | None:
-    """Looks for delays of inputs in the table that some overrides describe, unless they name delays or it is large."""
-    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
-    if "data.delays" in keys or not {"data.inputs", "data.states"} <= keys:
+def find_clipped_states(path: Path, overrides: Sequence[str]) -> SeenInValues | None:
+    """Looks for clipped sensors in the table that some overrides describe, unless they or the loss concern limits."""
+    given = {override.partition("=")[0].lstrip("+"): override for override in overrides}
+    if {"data.ranges", "data.censored"} & set(given) or given.get("loss", "loss=squares") != "loss=squares":
         return None
+    train = read_training_rows(path, overrides)
+    ranges = {} if train is None else find_ranges(train)
+    if train is None or not ranges:
+        return None
+    return SeenInValues(f"data.ranges={as_value(ranges)}", describe_ranges(train, ranges))
+
+
+def find_late_inputs(path: Path, overrides: Sequence[str]) -> SeenInValues | None:
+    """Looks for delays of inputs in the table that some overrides describe, unless they name delays."""
+    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
+    if "data.delays" in keys or "data.inputs" not in keys:
+        return None
+    train = read_training_rows(path, overrides)
+    delays = {} if train is None else find_delays(train)
+    if train is None or not delays:
+        return None
+    return SeenInValues(f"data.delays={as_value(delays)}", describe_delays(train, delays))
+
+
+def read_training_rows(path: Path, overrides: Sequence[str]) -> Dataset | None:
+    """Reads the training rows of the table that some overrides describe; None if it is large, or in error."""
     if path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return None
     try:
         table = table_of_words(overrides)
-        train = table.split(table.read(table.path)).train
+        return table.split(table.read(table.path)).train
     except (ValueError, OSError):  # The run reports the error in the table.
         return None
-    delays = find_delays(train)
-    return SeenInValues(f"data.delays={as_value(delays)}", describe_delays(train, delays)) if delays else None
 
 
 def table_of_words(words: Sequence[str]) -> Table:

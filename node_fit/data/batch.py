@@ -89,6 +89,11 @@ class Batch(eqx.Module):
         return self.ys + self.censored * xp.where(xp.isfinite(self.width), self.width / 2, 0)
 
     @property
+    def is_exact(self) -> Bool[AnyArray, "trajectory time channel"]:
+        """Where a channel was measured exactly, and not as a limit."""
+        return self.known if self.censored is None else self.known & (self.censored == 0)
+
+    @property
     def times(self) -> Float[AnyArray, "trajectory time"]:
         """Times passed to the vector field."""
         return self.origin[:, None] + self.ts

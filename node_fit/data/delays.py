@@ -46,7 +46,7 @@ def find_delays(data: Dataset) -> dict[str, float]:
     fewer than three rows are not searched.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # Numbers near the largest one have no variance.
-        models = LaggedModels.of(data)
+        models = LaggedModels.of(data.exact)
         delays = [] if models is None else models.choose_delays()
     return {name: round_off(rows * data.median_step) for name, rows in zip(data.inputs, delays, strict=False) if rows}
 

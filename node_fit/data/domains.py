@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..runtime.placement import AnyArray
+from ..runtime.validation import is_sequence
 
 # NumPy in, NumPy out; JAX in, JAX out.
 Numbers = TypeVar("Numbers", bound=AnyArray)
@@ -162,6 +163,10 @@ def is_real(value: object) -> TypeGuard[float | np.number]:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     return bool(abs(cast("float | np.number", value)) <= LARGEST_BOUND)
+
+
+def is_pair(given: object) -> bool:
+    return is_sequence(given) and len(given) == 2
 
 
 def check_bounds(bounds: Sequence[object], name: str) -> Bounds:

@@ -36,7 +36,7 @@ def typical_residuals(data: Dataset, scaler: Scaler) -> Float[np.ndarray, " stat
     """
     if data.sigma is not None:
         return np.full(len(data.states), noise_unit(data, scaler))
-    measured = np.where(data.mask, scaler.scale_states(data.ys), np.nan)
+    measured = np.where(data.mask, scaler.scale_states(data.exact.ys), np.nan)
     levels = np.array([local_noise(data.ts, measured[..., index]) for index in range(len(data.states))])
     for name, level in zip(data.states, levels, strict=True):
         if np.isnan(level):
@@ -86,7 +86,7 @@ def likelihood_unit(data: Dataset, scaler: Scaler) -> float:
     """
     if data.sigma is not None:
         return noise_unit(data, scaler)
-    measured = np.where(data.mask, scaler.scale_states(data.ys), np.nan)
+    measured = np.where(data.mask, scaler.scale_states(data.exact.ys), np.nan)
     estimates = np.array([local_noise(data.ts, measured[..., index]) for index in range(len(data.states))])
     levels = np.where(np.isfinite(estimates), np.maximum(estimates, LEAST_NOISE), UNKNOWN_NOISE)
     return float(np.sqrt((levels**2).mean()))

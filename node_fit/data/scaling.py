@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ..runtime.placement import AnyArray, ArrayLike
 from ..runtime.serialization import stored_as
-from ..runtime.validation import check_fields, is_sequence
+from ..runtime.validation import check_fields
 from .dataset import Dataset, GivenStates
 from .domains import (
     TURNS,
@@ -24,6 +24,7 @@ from .domains import (
     from_line,
     gather_turns,
     is_inside,
+    is_pair,
     near_columns,
     slope,
     to_line,
@@ -255,6 +256,13 @@ class Scaler(eqx.Module):
             line = zs.astype(np.float64) * host(self.state_scale) + host(self.state_shift)
         return columns_by_name(from_line, line, self.bounds)
 
+    def scale_measured(self, data: Dataset, predicted: Host) -> Host:
+        """Scales measured states, with angles and censored values as near to scaled predictions as they allow.
+
+        **Arguments:** `data`: with its angles marked. `predicted`: shape `(trajectory, time, state)`.
+        """
+        return self.scale_states(data.near(self.unscale_states(predicted)))
+
     def unscale_rates(self, ys: Host, rates: Host) -> Host:
         """Scales time derivatives to the user's units, at states `ys` in user's units; NaN outside the bounds."""
         unscaled = rates * host(self.state_scale) / host(self.time_scale) / columns_by_name(slope, ys, self.bounds)
@@ -363,7 +371,6 @@ def characteristic_time(ts: Host, zs: Host) -> float:
 
     In this unit, the derivative is of order one. Unlike finite differences, increments over a lag do not amplify
     measurement noise.
-    measurement noise.
 
     **Arguments:**
 
@@ -383,7 +390,3 @@ def characteristic_time(ts: Host, zs: Host) -> float:
         if changes[-1] >= 1.0:
             return float(np.interp(1.0, changes[-2:], lags[-2:]))
     return span
-
-
-def is_pair(given: object) -> bool:
-    return is_sequence(given) and len(given) == 2

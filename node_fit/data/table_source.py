@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..runtime.validation import is_mapping, is_sequence
+from .clipping import describe_ranges, find_ranges, format_ranges
 from .dataset import Dataset, Split, Splits, count_trajectories
 from .delays import describe_delays, find_delays
 from .doses import check_doses, events_of_doses, split_doses
@@ -56,6 +57,8 @@ class Table:
       can't contain.
     - `units`: unit of a column, by name.
     - `delays`: time after which an input acts, by name; the model then gets its value of that time before.
+    - `ranges`: lower and upper end of the range of a state's sensor, by name; null for no end. Values at or beyond an
+      end are censored: they only tell on which side of it the true value lies.
     - `log`: positive states and inputs to treat on a logarithmic scale.
     - `bounds`: lower and upper bounds of states and inputs, by name; null for no bound.
     - `angles`: states that are angles, in `angle_unit` (`rad` or `deg`); see `Scaling`.
@@ -94,6 +97,7 @@ class Table:
     rename: Mapping[str, str] = field(default_factory=dict[str, str])
     units: dict[str, str] = field(default_factory=dict[str, str])
     delays: Mapping[str, float] = field(default_factory=dict[str, float])
+    ranges: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
     log: Sequence[str] = ()
     bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
     angles: Sequence[str] = ()
@@ -212,6 +216,10 @@ class Table:
         notes += describe_gaps(data) if split.gaps == "cut" else []
         if self.delays:
             notes.append(f"inputs: moved, since {describe_delays(parts.train, self.delays)} (data.delays)")
+        if self.ranges:
+            notes.append(f"states: {describe_ranges(parts.train, self.ranges)} (data.ranges)")
+        elif ranges := find_ranges(parts.train):
+            notes.append(f"states: {describe_ranges(parts.train, ranges)}: 'data.ranges={format_ranges(ranges)}'")
         if late := find_delays(parts.train):
             key = ", ".join(f"{name}: {self.delays.get(name, 0) + delay:g}" for name, delay in late.items())
             notes.append(
@@ -246,7 +254,7 @@ class Table:
         events += events_of_doses(data, self.doses, doses) if self.doses else []
         if self.events is not None or self.doses:
             data = with_events(data, events)
-        return self.scaling.mark_angles(data.delay_inputs(self.delays))
+        return self.scaling.mark_angles(data.clip(self.ranges).delay_inputs(self.delays))
 
     @property
     def event_rows(self) -> list[dict[str, object]]:

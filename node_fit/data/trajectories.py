@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument
-from .domains import Turns, near_columns, turns_of, unwrap
+from .domains import Turns, check_bounds, is_pair, near_columns, turns_of, unwrap
 from .events import Events
 from .inputs import Interpolations, are_held, detect_interpolation, interpolate_input
 from .interpolation import is_even, resample
@@ -460,6 +460,11 @@ class Trajectories:
         return exact if self.other_end is None else np.where(np.isnan(exact), (self.ys + self.other_end) / 2, exact)
 
     @property
+    def exact(self: Own) -> Own:
+        """The data for methods that take values as exact: limits are missing, and intervals have their midpoints."""
+        return self if self.censored is None else replace(self, ys=self.middles, censored=None, other_end=None)
+
+    @property
     def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
         """Where a state was measured and its row is scored, shape `(trajectory, time, state)`."""
         return np.isfinite(self.ys) & self.scored[..., None]
@@ -617,6 +622,33 @@ class Trajectories:
                 at = np.maximum(t - delay + rounding, t[0])
                 us[row, :end, column] = interpolate_input(t, u, held=self.held_inputs[column])(at)
         return replace(self, us=us)
+
+    def clip(self: Own, ranges: Mapping[str, Sequence[float | None]]) -> Own:
+        """Marks measurements at or beyond the ends of their sensor's range as censored: the true value lies beyond.
+
+        **Arguments:** `ranges`: lower and upper end of the range of some states, None for none, as found by
+        `node_fit.find_ranges`.
+
+        **Raises:** `ValueError` for unknown names, for ends that are no increasing pair, and if no value of a state
+        lies within its range.
+        """
+        if not ranges:
+            return self
+        check_known_values("ranges", ranges, self.states)
+        ys, marks = self.ys.copy(), np.zeros(self.ys.shape, np.int8) if self.censored is None else self.censored.copy()
+        for name, ends in ranges.items():
+            if not is_pair(ends):
+                raise ValueError(f"ranges: that of {name!r} must be [lower, upper], null for none, got {ends}.")
+            lower, upper = check_bounds(ends, f"ranges: the sensor of {name!r}")
+            column = self.states.index(name)
+            values, sides, exact = ys[..., column], marks[..., column], marks[..., column] == 0
+            for side, end in ((-1, lower), (1, upper)):
+                if end is not None:
+                    beyond = exact & (side * values >= side * end)
+                    sides[beyond], values[beyond] = side, end
+            if not (np.isfinite(values) & (sides == 0)).any():
+                raise ValueError(f"ranges: no value of {name!r} lies between the ends {ends}; give wider ones.")
+        return replace(self, ys=ys, censored=marks)
 
     def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
         """Returns windows as (trajectory index, first row, row after the last); see `windows`."""

@@ -109,8 +109,11 @@ class Case:
         return self.options.loss
 
     @property
-    def noise_source(self) -> str:
-        """The config key that specifies the noise level."""
+    def noise_source(self) -> str | None:
+        """The config key that specifies the noise level; None if it was fitted."""
+        given = self.given.get("train")
+        if given is not None and given.sigma is None and not self.loss.is_count:
+            return None
         names = [name for name, loss in LOSSES.items() if type(loss) is type(self.loss)]
         return f"loss={names[0]}" if self.loss.is_count and names else "data.sigma"
 

@@ -191,14 +191,16 @@ def check_residuals(
     return ResidualChecks(channels, tuple(sentences or growth_in_words(channels, loggable)))
 
 
-def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma", *, inputs: bool = True) -> str | None:
+def describe_misfit(
+    checks: ResidualChecks, noise_source: str | None = "data.sigma", *, inputs: bool = True
+) -> str | None:
     """Describes why residuals are more than noise; None if they are not.
 
     Tests whether neighbours are too similar, residuals depend on an input, trajectories differ, or residuals exceed
     their known deviation, each at a risk of 1 % over all states.
 
-    **Arguments:** `noise_source`: config key that specifies the noise level. `inputs`: whether a dependence on an input
-    counts.
+    **Arguments:** `noise_source`: config key that specifies the noise level; None if it was fitted to these residuals.
+    `inputs`: whether a dependence on an input counts.
     """
     channels = checks.channels
     limit = RISK / max(len(channels), 1)
@@ -211,7 +213,7 @@ def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma", *,
             "covariate (data.covariates) or, in equations, by a constant of each (random)"
         )
     large = [name for name, check in channels.items() if check.size is not None and check.size < limit]
-    if large:
+    if large and noise_source is not None:
         misfits.append(f"residuals are larger than {noise_source} says (those of {', '.join(large)})")
     return "; ".join(misfits) or None
 

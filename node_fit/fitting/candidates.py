@@ -265,7 +265,7 @@ def begins_with_linear_system(options: Options, train: Dataset) -> bool:
     rows = int(train.lengths.max())
     if not LONG_RECORD * ENCODER_ROWS <= rows <= MOST_WHOLE_ROWS or may_be_mechanism(options, train):
         return False
-    return rows < LONG_RECORD * WINDOWS[-1] or responds_at_once(options, train)
+    return rows < LONG_RECORD * WINDOWS[-1] or responds_at_once(options, train) or train.censored is not None
 
 
 def of_linear_system(options: Options, train: Dataset, hidden: int) -> Options:

@@ -145,7 +145,7 @@ def signals_of(data: Dataset, scaler: Scaler, before: int | None = None) -> list
     """
     records: list[Signals] = []
     for row, length in enumerate(data.lengths):
-        ys, us = scaler.scale_states(data.ys[row, :length]), scaler.scale_inputs(data.us[row, :length])
+        ys, us = scaler.scale_states(data.exact.ys[row, :length]), scaler.scale_inputs(data.us[row, :length])
         counts = np.asarray(np.isfinite(ys).all(axis=1))
         if before is not None:
             counted = data.mask[row, :length].any(axis=1)

@@ -423,7 +423,7 @@ def with_estimated_velocities(model: NeuralODE, train: Dataset) -> NeuralODE:
     """Returns the model with fitted starts at the velocities of smoothing splines, if velocities are not measured."""
     if not (isinstance(model.start, Fitted) and hides_velocities(model.field)):
         return model
-    known = np.where(train.mask, model.scaler.scale_states(train.ys), np.nan)
+    known = np.where(train.mask, model.scaler.scale_states(train.exact.ys), np.nan)
     starts = smooth_states(model, model.scaler.scale_times(train.ts), known)[0][:, 0]
     with scope_of(model):
         values = jnp.where(np.isfinite(starts), carry(starts, model.start.values.dtype), model.start.values)
@@ -464,8 +464,8 @@ def make_loop(
 
 def scaled_squares(model: NeuralODE, data: Dataset) -> Float[np.ndarray, " value"]:
     """Computes the squared errors of the scored values in scaled units; infinite for non-finite predictions."""
-    predicted, scaler = model.scaler.scale_states(model.predict(data)), model.scaler
-    off = predicted - scaler.near(scaler.scale_states(data.ys), predicted)
+    predicted = model.scaler.scale_states(model.predict(data))
+    off = predicted - model.scaler.scale_measured(data, predicted)
     return np.nan_to_num(off[score_values(model, data).mask] ** 2, nan=np.inf)
 
 

@@ -258,12 +258,12 @@ def is_identified(options: Options, facts: Facts) -> bool:
 
 
 def begins_as_linear(options: Options, facts: Facts) -> bool:
-    """Whether a linear field with hidden states of a short driven record begins as a linear model found in NumPy.
+    """Whether a linear field with hidden states of a driven record begins as a linear model found in NumPy.
 
-    So does that of a longer record which is fitted as a whole, and read with the inputs.
+    So it does if the record is short, fitted as a whole, or read with the inputs.
     """
-    is_short = facts.longest < LONG_RECORD * WINDOWS[-1] or reads_inputs(options)
-    fits = facts.longest >= LONG_RECORD * ENCODER_ROWS and is_short and facts.driven and not facts.events
+    is_whole = not is_long(facts) or options.training.window is None or reads_inputs(options)
+    fits = facts.longest >= LONG_RECORD * ENCODER_ROWS and is_whole and facts.driven and not facts.events
     hides = options.hidden not in ("auto", 0, ()) and not has_angles(options, facts)
     measured = trait_of(options.observation, "is_direct", False) or reads_inputs(options)
     return bool(trait_of(options.field, "is_linear", False)) and hides and measured and fits

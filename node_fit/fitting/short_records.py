@@ -114,7 +114,7 @@ def is_enough(judged: Judged) -> bool:
     """
     if judged.is_unfit:
         return False
-    hides_or_reads = judged.is_linear_system or reads_inputs(judged.fit.options)
+    hides_or_reads = judged.is_linear or reads_inputs(judged.fit.options)
     if judged.attempt.verdict == "good":
         return hides_or_reads or (judged.attempt.has_equations and judged.is_near_noise)
     return judged.attempt.verdict == "noise-limited"

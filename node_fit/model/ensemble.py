@@ -111,16 +111,15 @@ class Ensemble(eqx.Module):
             if noise is None:
                 train = train.sample(ENOUGH_RESIDUALS)
                 mean, _ = ensemble.moments(train)
-                residuals = np.where(
-                    train.mask & np.isfinite(mean), mean - scaler.near(scaler.scale_states(train.ys), mean), np.nan
-                )
+                known = train.mask & np.isfinite(mean)
+                residuals = np.where(known, mean - scaler.scale_measured(train, mean), np.nan)
                 deviation = np.sqrt(np.nanmean(residuals**2, axis=(0, 1)))
                 ensemble = eqx.tree_at(lambda e: e.noise, ensemble, carry(deviation, dtype_of(precision)))
             if validation is None:
                 return ensemble
             validation = validation.sample(ENOUGH_RESIDUALS)
             mean, width = ensemble.moments(validation)
-            scores = np.abs(scaler.near(scaler.scale_states(validation.ys), mean) - mean) / width
+            scores = np.abs(scaler.scale_measured(validation, mean) - mean) / width
             factors = conformal(np.nan_to_num(scores, nan=np.inf, posinf=np.inf)[validation.mask])
             factors = np.maximum(factors, blank[1]) if gain > 1 else factors
             return Ensemble(

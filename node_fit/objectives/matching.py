@@ -98,7 +98,7 @@ class DerivativeMatching(AbstractLeastSquares):
     def prepare(self, data: Dataset, model: NeuralODE) -> Slopes:
         if not (model.is_measured or hides_velocities(model.field)):
             raise ValueError("derivative matching needs a model whose states are all measured; leave the stage out.")
-        data = evenly(data, ENOUGH_ROWS * self.most)
+        data = evenly(data.exact, ENOUGH_ROWS * self.most)
         ts = model.scaler.scale_times(data.ts)
         known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
         ys, rates = smooth_states(model, ts, known)
@@ -570,7 +570,7 @@ def guess(
     """Guesses the states at the segments' first rows: smoothed measurements if possible, 0 for hidden states."""
     states = np.zeros((len(row), len(model.latent)))
     count = len(data.states) if model.latent[: len(data.states)] == data.states else 0
-    known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
+    known = np.where(data.mask, model.scaler.scale_states(data.exact.ys), np.nan)
     smoothed, _ = smooth(model.scaler.scale_times(data.ts), known)
     at_begin = smoothed[row, begin]
     states[:, :count] = np.where(np.isfinite(at_begin), at_begin, batch.first)[:, :count]

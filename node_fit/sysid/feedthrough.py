@@ -29,7 +29,7 @@ def estimate_feedthrough(data: Dataset) -> Float[np.ndarray, "channel input"] | 
     """
     if not any(data.held_inputs) or data.ys.shape[1] <= LAGS:
         return None
-    past, now, ys = collect_rows(data)
+    past, now, ys = collect_rows(data.exact)
     columns, inputs = past.shape[1] + now.shape[1], now.shape[1]
     if len(ys) < ROWS_PER_COLUMN * columns:
         return None

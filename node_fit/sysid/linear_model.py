@@ -59,7 +59,7 @@ class SimulationRecord(NamedTuple):
         if not all(are_held(kind, us.shape[2])):
             us = np.concatenate([us, inputs_at_step_ends(us, kind)], axis=2)
         us = np.swapaxes(us, 0, 1)[:-1]
-        ys, mask = (np.swapaxes(np.asarray(x, float), 0, 1)[1:] for x in (batch.ys, batch.mask))
+        ys, mask = (np.swapaxes(np.asarray(x, float), 0, 1)[1:] for x in (batch.ys, batch.mask & batch.is_exact))
         past = np.asarray(batch.past, float)
         return SimulationRecord(us, ys, mask, past[:, -1, : ys.shape[2]], past.reshape(len(past), -1))
 
@@ -331,7 +331,7 @@ def simplest_model(models: Sequence[LinearModel], worth: float = WORTH) -> Linea
 def search_models(
     record: SimulationRecord, held_out: SimulationRecord, records: Batch, kind: Interpolations, hidden: int | None
 ) -> Iterator[LinearModel]:
-    known, ys, us = map(np.asarray, (records.known.all(axis=2), records.ys, records.us))
+    known, ys, us = map(np.asarray, (records.is_exact.all(axis=2), records.ys, records.us))
     over = (us + inputs_at_step_ends(us, kind)) / 2
     channels, best, fitted, idle = ys.shape[2], np.inf, None, 0
     for count in range(MOST_HIDDEN + 1) if hidden is None else (hidden,):

@@ -46,6 +46,7 @@ HELD_INPUTS = ("tests/discover/test_held_inputs.py",)
 ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurrence.py",)
 LEVELS = ("tests/data/test_levels.py",)
 DELAYS = ("tests/data/test_delays.py",)
+CLIPPING = ("tests/data/test_clipping.py",)
 LIKELY_INPUTS = ("tests/data/test_likely_inputs.py",)
 UNMEASURED, DOSES = ("tests/fitting/test_unmeasured.py",), ("tests/data/test_doses.py",)
 MUTANTS = (
@@ -1693,8 +1694,8 @@ MUTANTS = (
     Mutant(
         "short records: a network that is read with the inputs",
         "node_fit/fitting/short_records.py",
-        "hides_or_reads = judged.is_linear_system or reads_inputs(judged.fit.options)",
-        "hides_or_reads = judged.is_linear_system",
+        "hides_or_reads = judged.is_linear or reads_inputs(judged.fit.options)",
+        "hides_or_reads = judged.is_linear",
         SHORT_RECORDS,
     ),
     Mutant(
@@ -3010,9 +3011,65 @@ MUTANTS = (
     Mutant(
         "delays: given ones are not looked for",
         "node_fit/app/recognition.py",
-        'if "data.delays" in keys or not',
-        "if not",
+        'if "data.delays" in keys or',
+        "if",
         ("tests/app/test_command_line.py",),
+    ),
+    Mutant(
+        "clipping: mostly at its end",
+        "node_fit/data/clipping.py",
+        "if not LEAST_CLIPPED <= count <= MOST_CLIPPED * values.size:",
+        "if not LEAST_CLIPPED <= count:",
+        CLIPPING,
+    ),
+    Mutant(
+        "clipping: coarse values",
+        "node_fit/data/clipping.py",
+        "or np.concatenate(repeats).mean() > MOST_REPEATS",
+        "",
+        CLIPPING,
+    ),
+    Mutant(
+        "clipping: flat tops",
+        "node_fit/data/clipping.py",
+        "return top if height > LEAST_STEPS * resolution and height > LEAST_ERRORS * error else None",
+        "return top",
+        CLIPPING,
+    ),
+    Mutant(
+        "clipping: limits of cells",
+        "node_fit/data/trajectories.py",
+        "marks[..., column] == 0",
+        "marks[..., column] < 9",
+        CLIPPING,
+    ),
+    Mutant(
+        "clipping: linear models leave limits out",
+        "node_fit/sysid/linear_model.py",
+        "batch.mask & batch.is_exact",
+        "batch.mask",
+        CLIPPING,
+    ),
+    Mutant(
+        "limits: predictions beyond them are no errors of the final model",
+        "node_fit/fitting/problem.py",
+        "model.scaler.scale_measured(data, predicted)",
+        "model.scaler.near(model.scaler.scale_states(data.ys), predicted)",
+        CLIPPING,
+    ),
+    Mutant(
+        "limits: fitted noise is no smaller than its residuals",
+        "node_fit/evaluation/case.py",
+        "if given is not None and given.sigma is None and not self.loss.is_count:",
+        "if False:",
+        CLIPPING,
+    ),
+    Mutant(
+        "limits: inputs beside them",
+        "node_fit/data/tables/likely_inputs.py",
+        "[name for name in states if not is_typed(table.columns[name])]",
+        "[]",
+        COMMAND_LINE,
     ),
 )
 

@@ -301,6 +301,27 @@ def test_inputs_that_act_late_are_moved_by_a_key(folder, capsys, monkeypatch):
     assert composed(*complete(["pipe.csv"], "node_fit")).data.delays == {}
 
 
+def test_clipped_sensors_get_their_range_by_a_key(folder, capsys):
+    wave = np.sin(np.arange(200) / 8)
+    (folder / "wave.csv").write_text("\n".join(["t,x", *(f"{row},{min(x, 0.8):.5f}" for row, x in enumerate(wave))]))
+    assert composed(*complete(["wave.csv"], "node_fit")).data.ranges == {"x": [None, 0.8]}
+    assert "'x' stays at 0.8 in" in capsys.readouterr().out
+    for word in ("data.ranges={}", "data.censored=false", "loss=huber"):
+        assert composed(*complete(["wave.csv", word], "node_fit")).data.ranges == {}
+    given = composed(*complete(["wave.csv", "data.ranges={x: [null, 0.9]}"], "node_fit")).data
+    assert given.ranges == {"x": [None, 0.9]}
+
+
+def test_inputs_are_seen_beside_limits_of_detection(folder):
+    levels, x, lines = np.repeat([0, 1, 0.3, 0.7, 0, 1, 0.7, 0, 0.3, 1, 0, 0.7], 20), 0.0, ["t,heater,room"]
+    for row, level in enumerate(levels):
+        x += 0.1 * (level - x)
+        lines.append(f"{row},{level},{'>0.6' if x > 0.6 else f'{x:.4f}'}")
+    (folder / "room.csv").write_text("\n".join(lines))
+    data = composed(*complete(["room.csv"], "node_fit")).data
+    assert data.inputs == ["heater"] and data.states == ["room"] and data.censored
+
+
 def test_columns_named_by_a_condition_are_experiments_with_a_covariate(folder, capsys):
     (folder / "rates.csv").write_text("min,S0=0.5,S0=2,S0=8\n0,0,0,0\n1,0.2,0.5,0.8\n2,0.3,0.9,1.6\n")
     data = composed(*complete(["rates.csv"], "node_fit")).data

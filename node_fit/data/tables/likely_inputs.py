@@ -17,7 +17,7 @@ from .guess import MOST_BYTES_LOOKED_AT
 from .layout import Roles
 from .options import AS_RECOGNISED, ReadingOptions
 from .reading import read_file
-from .table import UNKNOWN_FIX, as_numbers_of_column, list_names, read_names
+from .table import UNKNOWN_FIX, as_numbers_of_column, is_typed, list_names, read_names, split_limits
 
 # Minimum number of rows that are examined, and maximum number of rows and columns of which predictions are compared.
 FEWEST_COMPARED, MOST_ROWS_COMPARED, MOST_DRIVING = 30, 10_000, 20
@@ -67,6 +67,8 @@ def find_likely_inputs(
     if path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return {}
     table = read_file(path, Roles(time=time, states=tuple(states), trajectory=trajectory), options=options)
+    # Limits of detection are cells of text in a column of numbers.
+    table = split_limits(table, [name for name in states if not is_typed(table.columns[name])]).numbers
     columns = [as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in states]
     values = np.stack(columns, axis=1)
     follows = np.ones(len(values), bool)
