@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ..runtime.placement import AnyArray
 from .dataset import Dataset
@@ -79,6 +80,15 @@ class Batch(eqx.Module):
     ) -> Float[AnyArray, "*member trajectory time channel"]:
         """Weights residuals by the inverse of their standard deviations, as far as these are known."""
         return residuals if self.weight is None else residuals * self.weight
+
+    def weigh_errors(self, errors: Float[Array, "trajectory time channel"]) -> Float[Array, "trajectory time channel"]:
+        """Weights predictions less measurements; a prediction beyond its limit, or in its interval, has no error."""
+        off = jnp.asarray(self.weigh_residuals(errors))
+        if self.censored is None:
+            return off
+        side = jnp.asarray(self.censored, off.dtype)
+        beyond = 0 if self.width is None else side * jnp.maximum(side * off - self.weigh_residuals(self.width), 0)
+        return jnp.where(side * off > 0, beyond, off)
 
     @property
     def middles(self) -> Float[AnyArray, "trajectory time channel"]:

@@ -107,7 +107,7 @@ def estimate_rise(
     return Rise(float(mean @ coefficients - top), float(deviation * np.linalg.norm(mean @ inverse)))
 
 
-def describe_ranges(data: Dataset, ranges: Mapping[str, Sequence[float | None]]) -> str:
+def describe_ranges(data: Dataset, ranges: Mapping[str, Sequence[float | int | None]]) -> str:
     """Describes clipped values by numbers of rows, as a clause."""
     stays = {
         name: " and ".join(f"at {end:g} in {count} rows" for end, count in count_clipped(data, name, ends).items())
@@ -117,7 +117,7 @@ def describe_ranges(data: Dataset, ranges: Mapping[str, Sequence[float | None]])
     return f"{names}, like a sensor at the end of its range"
 
 
-def count_clipped(data: Dataset, name: str, ends: Sequence[float | None]) -> dict[float, int]:
+def count_clipped(data: Dataset, name: str, ends: Sequence[float | int | None]) -> dict[float, int]:
     """Counts the rows at or beyond each end of a range."""
     values, (lower, upper) = data.ys[..., data.states.index(name)], ends
     below = {} if lower is None else {lower: int((values <= lower).sum())}

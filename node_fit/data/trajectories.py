@@ -623,7 +623,7 @@ class Trajectories:
                 us[row, :end, column] = interpolate_input(t, u, held=self.held_inputs[column])(at)
         return replace(self, us=us)
 
-    def clip(self: Own, ranges: Mapping[str, Sequence[float | None]]) -> Own:
+    def clip(self: Own, ranges: Mapping[str, Sequence[float | int | None]]) -> Own:
         """Marks measurements at or beyond the ends of their sensor's range as censored: the true value lies beyond.
 
         **Arguments:** `ranges`: lower and upper end of the range of some states, None for none, as found by

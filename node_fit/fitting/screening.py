@@ -86,7 +86,7 @@ def simulation_losses(model: NeuralODE, beginnings: Beginning, batch: Batch) -> 
     def loss(beginning: Beginning) -> Float[Array, ""]:
         begun = beginning(model)
         predicted = begun.observe(begun.solver.forecast(begun.problem(batch, begun.first_states(batch))).ys, batch)
-        misfit = batch.weigh_residuals(begun.scaler.near(predicted, batch.ys) - batch.ys)
+        misfit = batch.weigh_errors(begun.scaler.near(predicted, batch.ys) - batch.ys)
         return jnp.where(batch.mask, misfit**2, 0).sum() / batch.mask.sum()
 
     return jax.vmap(loss)(beginnings)

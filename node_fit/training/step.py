@@ -338,11 +338,7 @@ def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree,
     """Computes the mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
     model: NeuralODE = eqx.combine(params, own, shared, static)
     solution = model.forecast(batch)
-    off = batch.weigh_residuals(solution.ys - model.scaler.near(batch.ys, solution.ys))
-    if batch.censored is not None:  # Beyond its limit, a prediction is no error.
-        side = jnp.asarray(batch.censored, off.dtype)
-        beyond = 0 if batch.width is None else side * jnp.maximum(side * off - batch.weigh_residuals(batch.width), 0)
-        off = jnp.where(side * off > 0, beyond, off)
+    off = batch.weigh_errors(solution.ys - model.scaler.near(batch.ys, solution.ys))
     loss = masked_mean(off**2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)
 

@@ -3058,6 +3058,13 @@ MUTANTS = (
         CLIPPING,
     ),
     Mutant(
+        "limits: predictions beyond them are no errors of a beginning",
+        "node_fit/fitting/screening.py",
+        "batch.weigh_errors(begun",
+        "batch.weigh_residuals(begun",
+        ("tests/fitting/test_screening.py",),
+    ),
+    Mutant(
         "limits: fitted noise is no smaller than its residuals",
         "node_fit/evaluation/case.py",
         "if given is not None and given.sigma is None and not self.loss.is_count:",

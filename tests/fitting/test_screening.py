@@ -8,7 +8,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
-from node_fit.fitting.screening import Size, beginnings_at, choose_beginnings, has_beginnings
+from node_fit.fitting.screening import Size, beginnings_at, choose_beginnings, has_beginnings, simulation_losses
 from node_fit.minimize import restarts
 from node_fit.model.initial_state.rule import First
 from node_fit.model.initial_state.trained import Fitted
@@ -71,6 +71,20 @@ def test_hidden_starts_have_both_signs_where_the_data_do():
     shares[:, 5] = [0.0, 0.25, 0.49, 0.75, 1.0]
     starts = beginnings_at(model, Size(10.0, signed=True), shares).start[:, 1]
     assert starts == pytest.approx([-1000, -10, -10 * 100 ** (2 * 0.02 - 1), 10, 1000], rel=1e-6)
+
+
+def test_predictions_beyond_limits_are_no_errors():
+    data, _ = prey()
+    share = 0.5 + 0.25 * np.log10(4 / 100)  # The hidden state starts at 4.
+    shares = np.array([[0.5, 0.5, 0.5, 0.5, 0.5, share]])
+
+    def loss(data):
+        model = model_of(data, TRUE)
+        some = carry(beginnings_at(model, Size(100.0, signed=False), shares), np.float32)
+        return float(simulation_losses(*carry((model,), np.float32), some, carry(model.batch(data), np.float32))[0])
+
+    cut = nf.Dataset.from_arrays(data.ts[0], np.clip(data.ys[0], 10, 40), states=("x",))
+    assert loss(cut.clip({"x": (10, 40)})) < 1e-4 < 0.1 < loss(cut)
 
 
 @pytest.mark.long
