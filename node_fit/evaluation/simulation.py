@@ -15,7 +15,9 @@ from ..model.neural_ode import NeuralODE
 
 Edges = tuple[np.ndarray, np.ndarray]
 SIDES = ("lower", "upper")
-DENSE = 300
+# Number of points of a curve, and maximum number of rows through which it is drawn as well, since peaks between points
+# are cut off.
+DENSE, MOST_DRAWN = 300, 3000
 # Maximum number of trajectories per split whose curves are drawn, or ranked for drawing.
 MOST_PICTURED = 300
 
@@ -84,7 +86,9 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
     times = np.concatenate([grid, joined.ts], axis=1)
     order = np.argsort(times, axis=1, kind="stable")
     back = np.argsort(order, axis=1, kind="stable")
-    prediction = model.bands(joined, np.take_along_axis(times, order, axis=1), level, earlier=True)
+    times = np.take_along_axis(times, order, axis=1)
+    prediction = model.bands(joined, times, level, earlier=True)
+    through_rows = joined.ts.shape[1] <= MOST_DRAWN
     at_rows: dict[str, np.ndarray] = {}
     dense: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     bands: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -97,10 +101,10 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
 
         def pieces(sorted_ys: np.ndarray, rows: slice = rows, count: int = part.ts.shape[1]) -> list[np.ndarray]:
             ys = np.take_along_axis(sorted_ys[rows], back[rows, :, None], axis=1)
-            return [ys[:, DENSE : DENSE + count], ys[:, :DENSE]]
+            return [ys[:, DENSE : DENSE + count], sorted_ys[rows] if through_rows else ys[:, :DENSE]]
 
         at_rows[name], curve = pieces(prediction.ys)
-        dense[name] = (grid[rows], curve)
+        dense[name] = (times[rows] if through_rows else grid[rows], curve)
         if prediction.lower is not None and prediction.upper is not None:
             edges = zip(pieces(prediction.lower), pieces(prediction.upper), strict=True)
             bands[name], dense_bands[name] = edges

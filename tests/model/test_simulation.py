@@ -13,6 +13,7 @@ from helpers.problems import SMALL
 import node_fit as nf
 from node_fit.app.background import Rehearsal
 from node_fit.data.batch import count_in_slice
+from node_fit.evaluation import simulation
 from node_fit.evaluation.simulation import DENSE, compile_simulation, concatenate_splits, simulate_splits
 from node_fit.model.ensemble import Ensemble
 from node_fit.runtime.compilation import BACKEND_COMPILE, Compilations, count_calls
@@ -163,14 +164,24 @@ def test_a_trajectory_starts_at_its_first_measurement(splits, simulated):
 
 
 def test_dense_curves_span_each_trajectory_and_pass_through_its_rows(splits, simulated):
+    longest = max(part.ts.shape[1] for part in splits.values())
     for name, part in splits.items():
         ts, ys = simulated.dense[name]
-        assert ts.shape == (len(part.trajectories), DENSE) and ys.shape == (*ts.shape, 2)
+        assert ts.shape == (len(part.trajectories), DENSE + longest) and ys.shape == (*ts.shape, 2)
         last = part.lengths - 1
         for row, end in enumerate(last):
             assert ts[row, 0] == part.ts[row, 0] and np.isclose(ts[row, -1], part.ts[row, end], rtol=1e-12)
             through = np.interp(part.ts[row, : end + 1], ts[row], ys[row, :, 0])
-            assert np.allclose(through, simulated.at_rows[name][row, : end + 1, 0], atol=0.02)
+            assert np.allclose(through, simulated.at_rows[name][row, : end + 1, 0], rtol=1e-12)
+
+
+def test_curves_of_very_many_rows_are_thinned(model, splits, simulated, monkeypatch):
+    monkeypatch.setattr(simulation, "MOST_DRAWN", 5)
+    thinned = simulate_splits(model, splits)
+    for name, part in splits.items():
+        ts, ys = thinned.dense[name]
+        assert ts.shape == (len(part.trajectories), DENSE) and ys.shape == (*ts.shape, 2)
+        np.testing.assert_array_equal(thinned.at_rows[name], simulated.at_rows[name])
 
 
 def test_all_trajectories_are_put_one_after_another(splits):
