@@ -577,7 +577,7 @@ class Trajectories:
         return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
 
     def resample(self: Own, step: float, inputs: Interpolations) -> Own:
-        """Interpolates the trajectories to evenly spaced times; returns evenly spaced ones unchanged.
+        """Interpolates exact values to evenly spaced times; returns evenly spaced trajectories unchanged.
 
         **Arguments:** `step`, `inputs`: as in `node_fit.data.interpolation.resample`.
         """
@@ -585,7 +585,7 @@ class Trajectories:
             return self
         parts = [
             resample(ts[:end], ys[:end], us[:end], scored[:end], step=step, inputs=inputs)
-            for ts, ys, us, scored, end in zip(self.ts, self.ys, self.us, self.scored, self.lengths, strict=True)
+            for ts, ys, us, scored, end in zip(self.ts, self.exact.ys, self.us, self.scored, self.lengths, strict=True)
         ]
         lengths = np.array([len(ts) for ts, *_ in parts])
         longest = int(lengths.max())

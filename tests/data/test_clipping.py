@@ -54,6 +54,13 @@ def test_limits_are_missing_where_values_are_taken_as_exact():
     assert exact.censored is None
 
 
+def test_limits_are_not_interpolated():
+    ts = np.delete(np.arange(12.0), 3)
+    data = node_fit.Dataset.from_arrays(ts, np.minimum(ts, 7)[:, None], states=["y"]).clip({"y": (None, 7)})
+    even = data.resample(1.0, "linear")
+    np.testing.assert_array_equal(even.ys[0, :, 0], [*range(7), *[np.nan] * 5])
+
+
 @pytest.mark.parametrize(
     ("ranges", "sentence"),
     [
