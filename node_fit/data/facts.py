@@ -116,7 +116,7 @@ def decades_of(ts: Float[np.ndarray, " time"]) -> float:
 def noise_share(data: Dataset) -> float:
     """Estimates the ratio of noise to spread for a typical state from differences of neighbouring rows; 0 if rows are
     too few."""
-    data = data.sample(ENOUGH_FOR_NOISE)
+    data = data.sample(ENOUGH_FOR_NOISE).exact
     shares: list[float] = []
     for index in range(len(data.states)):
         measured = np.where(data.mask[..., index], data.ys[..., index], np.nan)

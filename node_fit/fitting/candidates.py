@@ -254,8 +254,16 @@ def begins_with_linear_system(options: Options, train: Dataset) -> bool:
     """Whether to try a linear system before a network: for a short driven record, if states and starts are left open.
 
     What an input moves often lags behind it, by states that are not measured. Longer records begin so if channels
-    respond to inputs at once, which models of windows do not describe.
+    respond to inputs at once, or are clipped, which models of windows do not describe.
     """
+    if not may_begin_with_linear_system(options, train):
+        return False
+    short = int(train.lengths.max()) < LONG_RECORD * WINDOWS[-1]
+    return short or responds_at_once(options, train) or train.censored is not None
+
+
+def may_begin_with_linear_system(options: Options, train: Dataset) -> bool:
+    """Whether the options and the size of a record permit a linear system before a network."""
     field = options.field
     plain = callable(field) and maker_class(field) is MLP and is_plain(field)
     is_left_open = options.hidden == "auto" and options.start == "auto" and options.training.window == "auto"
@@ -263,9 +271,7 @@ def begins_with_linear_system(options: Options, train: Dataset) -> bool:
     if not (plain and is_left_open and direct and train.is_driven and train.events is None):
         return False
     rows = int(train.lengths.max())
-    if not LONG_RECORD * ENCODER_ROWS <= rows <= MOST_WHOLE_ROWS or may_be_mechanism(options, train):
-        return False
-    return rows < LONG_RECORD * WINDOWS[-1] or responds_at_once(options, train) or train.censored is not None
+    return LONG_RECORD * ENCODER_ROWS <= rows <= MOST_WHOLE_ROWS and not may_be_mechanism(options, train)
 
 
 def of_linear_system(options: Options, train: Dataset, hidden: int) -> Options:

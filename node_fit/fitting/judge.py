@@ -125,12 +125,9 @@ class Judged:
     @property
     def is_linear_system(self) -> bool:
         """Whether the field is linear and states of a short record are hidden; what it leaves may be nonlinear."""
-        return self.is_linear and int(self.fit.data["train"].lengths.max()) < LONG_RECORD * WINDOWS[-1]
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether the field is linear and states are hidden."""
-        return trait_of(self.fit.options.field, "is_linear", False) and count_hidden(self.fit) > 0
+        if not trait_of(self.fit.options.field, "is_linear", False) or not count_hidden(self.fit):
+            return False
+        return int(self.fit.data["train"].lengths.max()) < LONG_RECORD * WINDOWS[-1]
 
     @property
     def is_content(self) -> bool:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..data.dataset import Dataset
+from ..data.facts import noise_share
+from ..model.make_model import trait_of
 from ..model.observation import DirectReadout
 from ..options.options import Options
 from ..training.callback import Callback
@@ -12,13 +14,14 @@ from .candidates import (
     FEW_TERMS,
     begins_with_equations,
     begins_with_linear_system,
+    may_begin_with_linear_system,
     of_few_terms,
     of_linear_system,
     of_small_network,
     responds_at_once,
     with_fitted_start,
 )
-from .judge import UNFINISHED, EarlyFits, Judged, has_few_values, judge_attempt
+from .judge import MUCH_MORE_THAN_NOISE, UNFINISHED, EarlyFits, Judged, has_few_values, judge_attempt
 from .problem import NoEquations, build_problem
 from .resolve import reads_inputs
 from .train import train as solve
@@ -44,7 +47,7 @@ def fit_short_record(options: Options, train: Dataset, validation: Dataset | Non
     """
     tried: list[Judged] = []
     individuals = None
-    for opening in list_openings(options, train, validation):
+    for opening in list_openings(options, train, validation, callback):
         try:
             tried += try_opening(opening, train, validation, callback, tried[-1].fit.steps if tried else 0)
         except NoEquations as none:
@@ -56,9 +59,13 @@ def fit_short_record(options: Options, train: Dataset, validation: Dataset | Non
     return EarlyFits(tried, False, individuals)
 
 
-def list_openings(options: Options, train: Dataset, validation: Dataset | None = None) -> list[Opening]:
+def list_openings(
+    options: Options, train: Dataset, validation: Dataset | None = None, callback: Callback | None = None
+) -> list[Opening]:
     """Returns the fits to try before that of a network, those that take less time first."""
     linear = open_driven_record(options, train) if begins_with_linear_system(options, train) else []
+    if not linear and may_begin_with_linear_system(options, train):
+        linear = open_linear_record(options, train, validation, callback)
     if not begins_with_equations(options, train):
         return linear
     if has_few_values(train):
@@ -88,6 +95,16 @@ def open_driven_record(options: Options, train: Dataset) -> list[Opening]:
     ]
 
 
+def open_linear_record(
+    options: Options, train: Dataset, validation: Dataset | None, callback: Callback | None
+) -> list[Opening]:
+    """Returns a linear system of a longer record, if a linear model of its windows leaves little more than noise."""
+    linear = build_problem(options, train, validation, callback=callback).linear
+    if linear is None or linear.train_error > MUCH_MORE_THAN_NOISE * noise_share(train):
+        return []
+    return [Opening(LINEAR_SYSTEMS[1], LINEAR_KEYS, of_linear_system(options, train, linear.hidden))]
+
+
 def try_opening(
     opening: Opening, train: Dataset, validation: Dataset | None, callback: Callback, steps: int
 ) -> list[Judged]:
@@ -114,7 +131,8 @@ def is_enough(judged: Judged) -> bool:
     """
     if judged.is_unfit:
         return False
-    hides_or_reads = judged.is_linear or reads_inputs(judged.fit.options)
+    hides_or_reads = judged.is_linear_system or reads_inputs(judged.fit.options)
     if judged.attempt.verdict == "good":
-        return hides_or_reads or (judged.attempt.has_equations and judged.is_near_noise)
+        is_simple = judged.attempt.has_equations or trait_of(judged.fit.options.field, "is_linear", False)
+        return hides_or_reads or (is_simple and judged.is_near_noise)
     return judged.attempt.verdict == "noise-limited"

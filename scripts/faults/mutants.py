@@ -1694,8 +1694,8 @@ MUTANTS = (
     Mutant(
         "short records: a network that is read with the inputs",
         "node_fit/fitting/short_records.py",
-        "hides_or_reads = judged.is_linear or reads_inputs(judged.fit.options)",
-        "hides_or_reads = judged.is_linear",
+        "hides_or_reads = judged.is_linear_system or reads_inputs(judged.fit.options)",
+        "hides_or_reads = judged.is_linear_system",
         SHORT_RECORDS,
     ),
     Mutant(
@@ -3014,6 +3014,13 @@ MUTANTS = (
         'if "data.delays" in keys or',
         "if",
         ("tests/app/test_command_line.py",),
+    ),
+    Mutant(
+        "short records: linear systems of longer records that leave more than noise",
+        "node_fit/fitting/short_records.py",
+        "linear is None or linear.train_error > MUCH_MORE_THAN_NOISE * noise_share(train)",
+        "linear is None",
+        SHORT_RECORDS,
     ),
     Mutant(
         "clipping: mostly at its end",

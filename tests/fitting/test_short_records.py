@@ -229,6 +229,23 @@ def test_a_longer_record_begins_with_a_linear_system_if_it_responds_at_once(rows
     assert not begins_with_linear_system(nf.Options(), plain)
 
 
+@pytest.mark.parametrize(("bend", "hidden"), [(0.0, [1]), (6.0, [])])
+def test_a_longer_record_begins_with_a_linear_system_if_a_linear_model_leaves_but_noise(bend, hidden):
+    train, validation, _ = lagging(500, noise=0.01, bend=bend)[0].split()
+    openings = short_records.list_openings(nf.Options(), train, validation)
+    assert [opening.options.hidden for opening in openings] == hidden
+    assert short_records.list_openings(nf.Options(start=nf.First), train, validation) == []
+
+
+@pytest.mark.slow
+def test_no_network_is_fitted_to_a_longer_record_of_which_a_linear_system_leaves_but_noise():
+    train, validation, test = lagging(500, noise=0.01)[0].split()
+    told = Told()
+    fit = nf.fit(train, validation=validation, callbacks=[told], progress=False)
+    assert "MLP" not in told.calls and [each.name for each in fit.attempts] == ["linear system"]
+    assert fit.score(test).nrmse < 0.015
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "direct"), [(100, 0.0), (100, 0.5), (400, 0.5)])
 def test_a_linear_system_begins_as_a_linear_model_of_the_record(rows, direct):
