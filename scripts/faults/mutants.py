@@ -1715,8 +1715,8 @@ MUTANTS = (
     Mutant(
         "short records: longer records that respond at once",
         "node_fit/fitting/candidates.py",
-        "    return rows < LONG_RECORD * WINDOWS[-1] or responds_at_once(options, train)",
-        "    return rows < LONG_RECORD * WINDOWS[-1]",
+        "return short or responds_at_once(options, train) or",
+        "return short or",
         SHORT_RECORDS,
     ),
     Mutant(
@@ -1876,8 +1876,8 @@ MUTANTS = (
     Mutant(
         "short records: equations that leave more than noise",
         "node_fit/fitting/short_records.py",
-        "(judged.attempt.has_equations and judged.is_near_noise)",
-        "judged.attempt.has_equations",
+        "(is_simple and judged.is_near_noise)",
+        "is_simple",
         SHORT_RECORDS,
     ),
     Mutant(
@@ -3014,6 +3014,13 @@ MUTANTS = (
         'if "data.delays" in keys or',
         "if",
         ("tests/app/test_command_line.py",),
+    ),
+    Mutant(
+        "short records: clipped records",
+        "node_fit/fitting/candidates.py",
+        "or train.censored is not None",
+        "",
+        CLIPPING,
     ),
     Mutant(
         "short records: linear systems of longer records that leave more than noise",
