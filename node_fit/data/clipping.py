@@ -59,6 +59,8 @@ def find_end(records: list[Float[np.ndarray, " row"]]) -> float | None:
     if not values.size or np.ptp(values) == 0:
         return None
     top = float(values.max())
+    if top == 0:  # Many quantities rest at zero, such as a flow.
+        return None
     count = int((values == top).sum())
     if not LEAST_CLIPPED <= count <= MOST_CLIPPED * values.size:
         return None
@@ -105,6 +107,17 @@ def estimate_rise(
     residuals, mean = record[beside] - powers @ coefficients, inside.mean(axis=0)
     deviation = np.linalg.norm(residuals) / np.sqrt(len(beside) - degree - 1)
     return Rise(float(mean @ coefficients - top), float(deviation * np.linalg.norm(mean @ inverse)))
+
+
+def check_ranges(data: Dataset, ranges: Mapping[str, Sequence[float | int | None]]) -> None:
+    """Rejects ranges within which no value lies.
+
+    **Raises:** `ValueError` that names the state.
+    """
+    for name, ends in ranges.items():
+        index = data.states.index(name)
+        if data.mask[..., index].any() and not data.exact.mask[..., index].any():
+            raise ValueError(f"ranges: no value of {name!r} lies between the ends {ends}; give wider ones.")
 
 
 def describe_ranges(data: Dataset, ranges: Mapping[str, Sequence[float | int | None]]) -> str:

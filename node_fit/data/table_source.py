@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..runtime.validation import is_mapping, is_sequence
-from .clipping import describe_ranges, find_ranges, format_ranges
+from .clipping import check_ranges, describe_ranges, find_ranges, format_ranges
 from .dataset import Dataset, Split, Splits, count_trajectories
 from .delays import describe_delays, find_delays
 from .doses import check_doses, events_of_doses, split_doses
@@ -201,6 +201,7 @@ class Table:
         """Loads the data, and describes automatic choices: the unit of timestamps, and the split."""
         data = self.read(self.path)
         check_rows(data)
+        check_ranges(data, self.ranges)
         unit = None if data.dates is None else data.dates.unit
         test = None if self.test_path is None else self.read(self.test_path, unit)
         names = (*data.trajectories, *(test.trajectories if test else ()))

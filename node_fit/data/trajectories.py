@@ -629,8 +629,7 @@ class Trajectories:
         **Arguments:** `ranges`: lower and upper end of the range of some states, None for none, as found by
         `node_fit.find_ranges`.
 
-        **Raises:** `ValueError` for unknown names, for ends that are no increasing pair, and if no value of a state
-        lies within its range.
+        **Raises:** `ValueError` for unknown names, and for ends that are no increasing pair.
         """
         if not ranges:
             return self
@@ -646,8 +645,6 @@ class Trajectories:
                 if end is not None:
                     beyond = exact & (side * values >= side * end)
                     sides[beyond], values[beyond] = side, end
-            if not (np.isfinite(values) & (sides == 0)).any():
-                raise ValueError(f"ranges: no value of {name!r} lies between the ends {ends}; give wider ones.")
         return replace(self, ys=ys, censored=marks)
 
     def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:

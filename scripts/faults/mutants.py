@@ -3036,6 +3036,14 @@ MUTANTS = (
         "if not LEAST_CLIPPED <= count:",
         CLIPPING,
     ),
+    Mutant("clipping: rest at zero", "node_fit/data/clipping.py", "if top == 0:", "if False:", CLIPPING),
+    Mutant(
+        "clipping: no value between the ends",
+        "node_fit/data/clipping.py",
+        "if data.mask[..., index].any() and not",
+        "if False and not",
+        CLIPPING,
+    ),
     Mutant(
         "clipping: coarse values",
         "node_fit/data/clipping.py",
