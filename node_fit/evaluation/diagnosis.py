@@ -118,6 +118,8 @@ OFF_OPTIMUM = 0.5
 FAR_APART = 1.5
 # Ratio of the spread of all data to that of a split above which a split is at rest, and errors name their unit.
 AT_REST = 2.0
+# Ratio of the ends of an interval above which it tells nothing of the error on new data.
+TELLS_NOTHING = 100.0
 # Maximum error ratio for which a simple model counts as equally good.
 TIED = 1.1
 KIND_WORDS = {
@@ -237,6 +239,8 @@ def describe_expected(case: Case) -> str | None:
     expected = case.expected
     if expected is None:
         return None
+    if expected.high > TELLS_NOTHING * expected.low:
+        return f"What error to expect on new data stays open: the errors on {expected.source} differ too much."
     test = case.nrmse.get("test", np.nan)
     beyond = f"; the test data, with {test:.2g}, differ from these" if test > expected.high else ""
     return f"On new data like these, expect {expected}{beyond}."

@@ -3036,6 +3036,13 @@ MUTANTS = (
         "if not LEAST_CLIPPED <= count:",
         CLIPPING,
     ),
+    Mutant(
+        "verdict: an interval that tells nothing",
+        "node_fit/evaluation/diagnosis.py",
+        "if expected.high > TELLS_NOTHING * expected.low:",
+        "if False:",
+        ("tests/evaluation/test_new_data.py",),
+    ),
     Mutant("clipping: rest at zero", "node_fit/data/clipping.py", "if top == 0:", "if False:", CLIPPING),
     Mutant(
         "clipping: no value between the ends",

@@ -106,6 +106,17 @@ def test_the_verdict_says_what_to_expect_and_where_test_data_differ():
     assert f"; the test data, with {far.nrmse['test']:.2g}, differ from these." in diagnose(far).sentence
 
 
+def test_an_interval_of_two_orders_of_magnitude_is_no_expectation():
+    case = make_case(("train", "validation", "test"))
+    measured = case.splits["validation"].ys
+    case.predicted["validation"] = measured + np.geomspace(1e-3, 1, 80)[:, None] * (
+        case.predicted["validation"] - measured
+    )
+    expected, said = Assessment(case, diagnose(case)).expected, diagnose(case).sentence
+    assert expected.high > 100 * expected.low and "expect an NRMSE" not in said
+    assert "What error to expect on new data stays open: the errors on validation data differ too much." in said
+
+
 def test_nothing_is_expected_of_a_fit_to_all_rows_or_of_one_that_failed():
     assert "expect" not in diagnose(make_case(("train", "test"))).sentence
     lost = make_case(("train", "validation"))
