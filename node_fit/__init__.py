@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .analysis.equilibria import HopfPoint, find_equilibria, find_hopf_points
     from .analysis.linearization import Linearization, linearize_near
     from .data.batch import Batch
-    from .data.clipping import find_ranges
     from .data.dataset import Dataset, Split, Splits, from_frame, from_xarray, read_table
     from .data.delays import find_delays
     from .data.nonmem import NONMEM
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from .sample.sampling import Posterior, sample
     from .solver.solver import Solver
     from .storage.model_file import load, save
+    from .sysid.sensor_ranges import find_ranges
     from .training.callback import Callback, MLflow, Record, RunState, TensorBoard, WeightsAndBiases
     from .training.task import Members, Stage
 
@@ -172,7 +172,7 @@ _HOMES = {
     "find_delays": "data.delays",
     "find_equilibria": "analysis.equilibria",
     "find_hopf_points": "analysis.equilibria",
-    "find_ranges": "data.clipping",
+    "find_ranges": "sysid.sensor_ranges",
     "fit": "fitting.fit",
     "fit_petab": "petab.fitting",
     "fit_population": "population.fit",

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
-from ..data.clipping import describe_ranges, find_ranges
+from ..data.clipping import describe_ranges
 from ..data.dataset import Dataset
 from ..data.delays import describe_delays, find_delays
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
@@ -40,6 +40,7 @@ from ..discover.names import plain_names, rename_columns, unit_of
 from ..model.fields.equations import read_equation_lines
 from ..runtime.serialization import is_json, is_list
 from ..runtime.validation import is_mapping
+from ..sysid.sensor_ranges import find_ranges
 from .config.build import build
 from .config.composition import ConfigError
 from .config.overrides import as_value, texts_in, value_of

@@ -33,26 +33,20 @@ class Rise(NamedTuple):
     error: float
 
 
-def find_ranges(data: Dataset) -> dict[str, Bounds]:
-    """Finds states whose sensor is clipped at the end of its range.
-
-    **Arguments:** `data`: trajectories.
-
-    **Returns:** the lower and the upper end of the range of each such sensor, None for an end that is not reached;
-    `data.clip(ranges)` marks the values there as censored.
-    """
+def find_ends(data: Dataset) -> dict[str, Bounds]:
+    """Finds states that stay at an end, by a clipped sensor or by themselves; the other end of a range is None."""
     ranges: dict[str, Bounds] = {}
     for index, name in enumerate(data.states):
         if name in data.angles or (data.censored is not None and data.censored[..., index].any()):
             continue
         records = [data.ys[row, :end, index] for row, end in enumerate(data.lengths)]
-        lower, upper = (find_end([sign * record for record in records]) for sign in (-1, 1))
+        lower, upper = (find_top([sign * record for record in records]) for sign in (-1, 1))
         if lower is not None or upper is not None:
             ranges[name] = (None if lower is None else -lower, upper)
     return ranges
 
 
-def find_end(records: list[Float[np.ndarray, " row"]]) -> float | None:
+def find_top(records: list[Float[np.ndarray, " row"]]) -> float | None:
     """Returns the maximum of records if they are clipped there, else None."""
     values = np.concatenate(records)
     values = values[np.isfinite(values)]

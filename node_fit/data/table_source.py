@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..runtime.validation import is_mapping, is_sequence
-from .clipping import check_ranges, describe_ranges, find_ranges, format_ranges
+from .clipping import check_ranges, describe_ranges, find_ends, format_ranges
 from .dataset import Dataset, Split, Splits, count_trajectories
 from .delays import describe_delays, find_delays
 from .doses import check_doses, events_of_doses, split_doses
@@ -219,7 +219,7 @@ class Table:
             notes.append(f"inputs: moved, since {describe_delays(parts.train, self.delays)} (data.delays)")
         if self.ranges:
             notes.append(f"states: {describe_ranges(parts.train, self.ranges)} (data.ranges)")
-        elif ranges := find_ranges(parts.train):
+        elif ranges := find_ends(parts.train):
             notes.append(f"states: {describe_ranges(parts.train, ranges)}: 'data.ranges={format_ranges(ranges)}'")
         if late := find_delays(parts.train):
             key = ", ".join(f"{name}: {self.delays.get(name, 0) + delay:g}" for name, delay in late.items())

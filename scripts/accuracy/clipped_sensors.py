@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 import node_fit
+from node_fit.data.clipping import find_ends
 
 ROWS, RESOLUTIONS, NOISES, CLIPPED_SHARE = (100, 300, 1000), (0.0, 1e-3, 1e-2, 5e-2), (0.0, 0.01), 0.15
 # Rows of a fitted record, rows for which its input is held, and steps between two rows.
@@ -81,7 +82,7 @@ def as_read(ys: np.ndarray, step: float) -> np.ndarray:
 
 
 def is_found(ys: np.ndarray) -> bool:
-    return bool(node_fit.find_ranges(node_fit.Dataset.from_arrays(np.arange(len(ys), dtype=float), ys)))
+    return bool(find_ends(node_fit.Dataset.from_arrays(np.arange(len(ys), dtype=float), ys)))
 
 
 def count_signals(signals: int, first: int) -> None:

@@ -3043,6 +3043,20 @@ MUTANTS = (
         "if False:",
         ("tests/evaluation/test_new_data.py",),
     ),
+    Mutant(
+        "clipping: states that stop",
+        "node_fit/sysid/sensor_ranges.py",
+        "return ends if without <= CUT_OFF * with_all else {}",
+        "return ends",
+        CLIPPING,
+    ),
+    Mutant(
+        "clipping: records without inputs",
+        "node_fit/sysid/sensor_ranges.py",
+        "if not (ends and data.is_driven)",
+        "if not ends",
+        CLIPPING,
+    ),
     Mutant("clipping: rest at zero", "node_fit/data/clipping.py", "if top == 0:", "if False:", CLIPPING),
     Mutant(
         "clipping: no value between the ends",

@@ -302,14 +302,19 @@ def test_inputs_that_act_late_are_moved_by_a_key(folder, capsys, monkeypatch):
 
 
 def test_clipped_sensors_get_their_range_by_a_key(folder, capsys):
-    wave = np.sin(np.arange(200) / 8)
-    (folder / "wave.csv").write_text("\n".join(["t,x", *(f"{row},{min(x, 0.8):.5f}" for row, x in enumerate(wave))]))
-    assert composed(*complete(["wave.csv"], "node_fit")).data.ranges == {"x": [None, 0.8]}
-    assert "'x' stays at 0.8 in" in capsys.readouterr().out
+    force, (x, v), lines = np.repeat(np.random.default_rng(3).uniform(-1, 1, 20), 20), (0.0, 0.0), ["t,force,x"]
+    for row, u in enumerate(force):
+        lines.append(f"{row / 20},{u:.4f},{min(x, 0.4):.5f}")
+        for _ in range(10):
+            v += 0.005 * (9 * u - 9 * x - 0.8 * v)
+            x += 0.005 * v
+    (folder / "spring.csv").write_text("\n".join(lines))
+    assert composed(*complete(["spring.csv"], "node_fit")).data.ranges == {"x": [None, 0.4]}
+    assert "'x' stays at 0.4 in" in capsys.readouterr().out
     for word in ("data.ranges={}", "data.censored=false", "loss=huber"):
-        assert composed(*complete(["wave.csv", word], "node_fit")).data.ranges == {}
-    given = composed(*complete(["wave.csv", "data.ranges={x: [null, 0.9]}"], "node_fit")).data
-    assert given.ranges == {"x": [None, 0.9]}
+        assert composed(*complete(["spring.csv", word], "node_fit")).data.ranges == {}
+    given = composed(*complete(["spring.csv", "data.ranges={x: [null, 0.5]}"], "node_fit")).data
+    assert given.ranges == {"x": [None, 0.5]}
 
 
 def test_inputs_are_seen_beside_limits_of_detection(folder):

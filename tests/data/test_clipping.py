@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import node_fit
+from node_fit.data.clipping import find_ends
 from node_fit.data.scaling import Scaler
 from node_fit.data.table_source import Table
 from node_fit.sysid.linear_model import linear_models
@@ -78,12 +79,12 @@ def test_wrong_ranges_are_refused_by_a_sentence(ranges, sentence):
 @pytest.mark.parametrize("noise", [0, 0.01])
 def test_ends_of_a_range_are_found(lower, upper, noise):
     ys = swing() + noise * np.random.default_rng(0).normal(size=ROWS)
-    assert node_fit.find_ranges(as_data(np.clip(ys, lower, upper))) == {"y": (lower, upper)}
+    assert find_ends(as_data(np.clip(ys, lower, upper))) == {"y": (lower, upper)}
 
 
 def test_all_trajectories_show_an_end():
     low, high = 0.3 * swing(), swing()
-    assert node_fit.find_ranges(as_data(low, np.minimum(high, 1.0))) == {"y": (None, 1.0)}
+    assert find_ends(as_data(low, np.minimum(high, 1.0))) == {"y": (None, 1.0)}
 
 
 WHOLE = {
@@ -106,16 +107,16 @@ def test_other_plateaus_are_no_ends_of_a_range(name):
     data = node_fit.Dataset.from_arrays(
         np.arange(float(ROWS)), np.stack([WHOLE[name], swing()], axis=1), states=["y", "other"]
     )
-    assert node_fit.find_ranges(data) == {}
+    assert find_ends(data) == {}
 
 
 def test_angles_and_limits_of_cells_have_no_ranges():
     ys = np.minimum(swing(), 1.0)
     data = as_data(ys)
-    assert node_fit.find_ranges(node_fit.Scaling(angles=["y"]).mark_angles(data)) == {}
+    assert find_ends(node_fit.Scaling(angles=["y"]).mark_angles(data)) == {}
     marks = (ys == 1.0).astype(int)[:, None]
     limits = node_fit.Dataset.from_arrays(data.ts[0], ys[:, None], states=["y"], censored=marks)
-    assert node_fit.find_ranges(limits) == {}
+    assert find_ends(limits) == {}
 
 
 def test_a_table_names_a_range_that_it_shows_and_takes_the_one_it_gets(tmp_path):
@@ -159,6 +160,25 @@ def test_linear_models_leave_clipped_values_out():
     true = np.sort_complex(np.roots([1, 0.8, 9]))
     known, unknown = (np.sort_complex(find_rates(data)) for data in (measured.clip({"y": (-0.5, 0.5)}), measured))
     assert np.abs(known - true).max() < 0.05 < 0.1 < np.abs(unknown - true).max()
+
+
+def fill_tank():
+    """The level of the lower of two tanks, which overflows at 1."""
+    us, upper, lower, ys = np.repeat(np.random.default_rng(1).uniform(0, 1.4, 30), 20), 0.5, 0.5, []
+    for u in us:
+        ys.append(lower)
+        for _ in range(10):
+            upper, lower = upper + 0.02 * (u - upper**0.5), min(lower + 0.02 * (upper**0.5 - lower**0.5), 1.0)
+    ys = np.array(ys)
+    ys = np.where(ys < 1, np.minimum(ys + 0.003 * np.random.default_rng(2).normal(size=600), 1.0), 1.0)
+    return node_fit.Dataset.from_arrays(np.arange(600.0), ys[:, None], us[:, None], states=["level"], inputs=["u"])
+
+
+def test_sensors_have_ranges_and_states_that_may_stop_have_none():
+    assert node_fit.find_ranges(simulate_spring()) == {"y": (-0.5, 0.5)}
+    assert find_ends(fill_tank()) == {"level": (None, 1.0)} and node_fit.find_ranges(fill_tank()) == {}
+    assert node_fit.find_ranges(as_data(np.minimum(swing(), 1.0))) == {}  # without inputs
+    assert node_fit.find_ranges(simulate_spring().until(2.9)) == {}  # with few rows
 
 
 @pytest.mark.slow
