@@ -50,6 +50,8 @@ PER_KIND, PANELS, INPUTS = 3, 6, 2  # Maximum numbers of trajectories of each ki
 LONGEST_LABEL = 12  # Longest label of an input in one line; its panel is low.
 # Maximum line lengths of the title of a single trajectory and of one of several, and maximum number of lines.
 WIDE_TITLE, NARROW_TITLE, MOST_TITLE_LINES = 100, 32, 3
+# Maximum number of entries in a row of the legend.
+MOST_IN_LEGEND_ROW = 6
 # Minimum size of a limit marker [points].
 LEAST_LIMIT_MARK = 4.0
 
@@ -138,7 +140,10 @@ def add_headline(
 
 
 def limits(records: list[Trajectory], state: int, room: float = 0.06) -> tuple[float, float]:
-    """Returns axis limits: the range of the data, extended towards curve and band by at most a quarter on each side."""
+    """Returns axis limits: the range of the data, extended towards curve and band by at most a quarter on each side.
+
+    If values are limits, the curve may lie far beyond them, and the range is extended by at most its width.
+    """
     measured = [part for record in records for segment in record.segments for part in (segment.ys, segment.other_end)]
     data = finite_values([part[:, state] for part in measured if part is not None])
     curve = finite_values(
@@ -148,9 +153,11 @@ def limits(records: list[Trajectory], state: int, room: float = 0.06) -> tuple[f
         data = curve if curve.size else np.array([0.0, 1.0])
     low, high = float(data.min()), float(data.max())
     span = (high - low) or abs(high) or 1.0
+    has_limits = any((segment.sides[:, state] != 0).any() for record in records for segment in record.segments)
+    reach = span if has_limits else span / 4
     if curve.size:
-        low = min(low, max(float(curve.min()), low - span / 4))
-        high = max(high, min(float(curve.max()), high + span / 4))
+        low = min(low, max(float(curve.min()), low - reach))
+        high = max(high, min(float(curve.max()), high + reach))
     margin = room * ((high - low) or span)
     return low - margin, high + margin
 
@@ -367,7 +374,8 @@ def add_legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
         entries.append(entry("between two limits", **marker(TRAIN, INK, 40) | INTERVAL_MARK))
     if any(record.events for record, _ in shown):
         entries.append(entry("event", **EVENT))
-    figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))
+    rows = -(-len(entries) // MOST_IN_LEGEND_ROW)
+    figure.legend(handles=entries, loc="outside lower center", ncols=-(-len(entries) // rows))
 
 
 SIDE = 28  # grid points of the vector field along each axis

@@ -128,7 +128,9 @@ def test_a_table_names_a_range_that_it_shows_and_takes_the_one_it_gets(tmp_path)
     count = int((parts.train.ys >= 1).sum())
     stays = f"'y' stays at 1 in {count} rows, like a sensor at the end of its range"
     assert f"states: {stays}: 'data.ranges={{y: [null, 1.0]}}'" in notes and parts.train.censored is None
-    with pytest.raises(ValueError, match=r"ranges: no value of 'y' lies between the ends \[5.0, 9.0\]; give wider ones"):
+    with pytest.raises(
+        ValueError, match=r"ranges: no value of 'y' lies between the ends \[5.0, 9.0\]; give wider ones"
+    ):
         Table(**table, ranges={"y": [5.0, 9.0]}).load()
     parts, notes = Table(**table, ranges={"y": [None, 1.0]}).load_with_notes()
     assert f"states: {stays} (data.ranges)" in notes and parts.train.censored.sum() == count

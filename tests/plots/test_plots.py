@@ -399,6 +399,27 @@ def test_limits_are_triangles_and_count_in_the_title_as_in_the_scores():
     assert "v" not in [line.get_marker() for line in exact.axes[0].lines]
 
 
+def test_a_curve_beyond_limits_is_seen():
+    data = waves(1)
+    clipped = data.clip({data.states[0]: (-0.5, 0.5)})
+    ts, ys = curve(data)
+    low, high = limits(collect(Curves({"train": clipped}, {"train": (ts, 1.4 * ys)})), 0)
+    assert low < 1.4 * ys[..., 0].min() and high > 1.4 * ys[..., 0].max()
+
+
+def test_a_legend_of_many_entries_has_several_rows():
+    data, _ = with_limits()
+    marks = data.censored.copy()
+    marks[0, 0] = 1
+    splits = {role: replace(data, censored=marks) for role in ("train", "validation", "test")}
+    figure = fit_figure(Curves(splits, dict.fromkeys(splits, (data.ts, data.ys))))
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) > 6
+    figure.canvas.draw()
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+
+
 def test_intervals_are_bars_between_their_ends():
     data, predicted = with_limits()
     ends = np.full_like(data.ys, np.nan)
