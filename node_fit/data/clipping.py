@@ -46,7 +46,7 @@ def find_ends(data: Dataset) -> dict[str, Bounds]:
     return ranges
 
 
-def find_top(records: list[Float[np.ndarray, " row"]]) -> float | None:
+def find_top(records: list[Float[np.ndarray, " _"]]) -> float | None:
     """Returns the maximum of records if they are clipped there, else None."""
     values = np.concatenate(records)
     values = values[np.isfinite(values)]

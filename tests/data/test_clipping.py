@@ -83,7 +83,7 @@ def test_ends_of_a_range_are_found(lower, upper, noise):
 
 
 def test_all_trajectories_show_an_end():
-    low, high = 0.3 * swing(), swing()
+    low, high = 0.3 * swing(), swing(ROWS + 20)
     assert find_ends(as_data(low, np.minimum(high, 1.0))) == {"y": (None, 1.0)}
 
 
