@@ -184,16 +184,22 @@ def look_at_values(
 ) -> Iterator[SeenInValues]:
     """Yields what the values of a table show: limits, clipped sensors and late inputs.
 
-    **Arguments:** `given`, `added`: the overrides of the command, and those added to it; each one yielded is one more.
+    **Arguments:** `given`, `added`: the overrides of the command, and those added to it.
     """
     overrides = [*given.values(), *added]
     if (limit := find_limit_of_states(path, columns, given)) is not None:
         overrides.append(limit.override)
         yield limit
-    for look in (find_clipped_states, find_late_inputs):
-        if (seen := look(path, overrides)) is not None:
-            overrides.append(seen.override)
-            yield seen
+    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
+    train = read_training_rows(path, overrides) if "data.inputs" in keys else None
+    if train is None:
+        return
+    concerns_limits = keys & {"data.ranges", "data.censored"} or given.get("loss", "loss=squares") != "loss=squares"
+    if not concerns_limits and (ranges := find_ranges(train)):
+        yield SeenInValues(f"data.ranges={as_value(ranges)}", describe_ranges(train, ranges))
+        train = train.clip(ranges)
+    if "data.delays" not in keys and (delays := find_delays(train)):
+        yield SeenInValues(f"data.delays={as_value(delays)}", describe_delays(train, delays))
 
 
 def find_limit_of_states(path: Path, columns: Columns, given: Mapping[str, str]) -> SeenInValues | None:
@@ -208,30 +214,6 @@ def find_limit_of_states(path: Path, columns: Columns, given: Mapping[str, str])
     if limit is None:
         return None
     return SeenInValues("data.censored=true", f"{limit[0]!r} in {limit[1]!r} is {limit_kind(limit[0])}")
-
-
-def find_clipped_states(path: Path, overrides: Sequence[str]) -> SeenInValues | None:
-    """Looks for clipped sensors in the table that some overrides describe, unless they or the loss concern limits."""
-    given = {override.partition("=")[0].lstrip("+"): override for override in overrides}
-    if {"data.ranges", "data.censored"} & set(given) or given.get("loss", "loss=squares") != "loss=squares":
-        return None
-    train = read_training_rows(path, overrides)
-    ranges = {} if train is None else find_ranges(train)
-    if train is None or not ranges:
-        return None
-    return SeenInValues(f"data.ranges={as_value(ranges)}", describe_ranges(train, ranges))
-
-
-def find_late_inputs(path: Path, overrides: Sequence[str]) -> SeenInValues | None:
-    """Looks for delays of inputs in the table that some overrides describe, unless they name delays."""
-    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
-    if "data.delays" in keys or "data.inputs" not in keys:
-        return None
-    train = read_training_rows(path, overrides)
-    delays = {} if train is None else find_delays(train)
-    if train is None or not delays:
-        return None
-    return SeenInValues(f"data.delays={as_value(delays)}", describe_delays(train, delays))
 
 
 def read_training_rows(path: Path, overrides: Sequence[str]) -> Dataset | None:

@@ -3011,8 +3011,8 @@ MUTANTS = (
     Mutant(
         "delays: given ones are not looked for",
         "node_fit/app/recognition.py",
-        'if "data.delays" in keys or',
-        "if",
+        'if "data.delays" not in keys and (delays',
+        "if (delays",
         ("tests/app/test_command_line.py",),
     ),
     Mutant(
