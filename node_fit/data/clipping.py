@@ -15,7 +15,7 @@ from .dataset import Dataset
 from .domains import Bounds
 
 # Rows of a plateau, and of all plateaus together. A larger share of the values at one end is no record of a state.
-LEAST_PLATEAU, LEAST_CLIPPED, MOST_CLIPPED = 3, 5, 0.5
+LEAST_PLATEAU, LEAST_CLIPPED, MOST_CLIPPED = 3, 5, 0.9
 # Share of other rows that repeat the value before them from which a plateau is no surprise.
 MOST_REPEATS = 0.05
 # Rows on each side of a plateau that show how the signal goes on, at the least and at most.

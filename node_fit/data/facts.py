@@ -115,16 +115,28 @@ def decades_of(ts: Float[np.ndarray, " time"]) -> float:
 @np.errstate(over="ignore", invalid="ignore")
 def noise_share(data: Dataset) -> float:
     """Estimates the ratio of noise to spread for a typical state from differences of neighbouring rows; 0 if rows are
-    too few."""
-    data = data.sample(ENOUGH_FOR_NOISE).exact
+    too few.
+
+    Limits show no noise, but are part of the spread, relative to which errors are measured.
+    """
+    data = data.sample(ENOUGH_FOR_NOISE)
+    exact = data.exact
     shares: list[float] = []
     for index in range(len(data.states)):
-        measured = np.where(data.mask[..., index], data.ys[..., index], np.nan)
-        values = measured[np.isfinite(measured)]
+        values = data.ys[..., index][data.mask[..., index]]
+        values = values[np.isfinite(values)]
         spread = float(np.std(values)) if values.size else 0.0
+        measured = np.where(exact.mask[..., index], exact.ys[..., index], np.nan)
         noise = local_noise(data.ts, measured) if 0 < spread < math.inf else math.nan
         shares += [noise / spread] if math.isfinite(noise) else []
     return float(np.median(shares)) if shares else 0.0
+
+
+def has_motion(data: Dataset) -> bool:
+    """Whether some state has two different values in a trajectory."""
+    highest = data.ys.max(axis=1, initial=-np.inf, where=data.mask)
+    lowest = data.ys.min(axis=1, initial=np.inf, where=data.mask)
+    return bool((highest > lowest).any())
 
 
 def check_trainable(data: Dataset) -> None:
@@ -259,7 +271,8 @@ def odd_state(data: Dataset, index: int, name: str, *, logarithmic: bool) -> lis
         return [f"state {name!r} has no measured value in the training data; leave it out, or make it a hidden state"]
     if np.ptp(values) == 0:
         rows = f"all {values.size} training values" if values.size > 1 else "its only training value"
-        return [f"state {name!r} is {values[0] + 0.0:g} in {rows}, so its motion can't be learnt; leave it out"]
+        fix = "leave it out" if len(data.states) > 1 else "add rows in which it moves"
+        return [f"state {name!r} is {values[0] + 0.0:g} in {rows}, so its motion can't be learnt; {fix}"]
     largest = float(np.abs(values).max())
     if name not in data.angles and not 1 / HUGE < largest < HUGE:
         return [f"state {name!r} has magnitudes of {largest:.2g}; use another unit if it is"]

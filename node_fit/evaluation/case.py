@@ -156,6 +156,12 @@ class Case:
         return [name for name in self.splits if name != "train"]
 
     @cached_property
+    def comparable(self) -> list[str]:
+        """The held-out splits that tell models apart: those with scored values, unless all are limits."""
+        parts = [(name, self.splits[name]) for name in self.held_out]
+        return [name for name, data in parts if data.exact.mask.any() or not data.mask.any()]
+
+    @cached_property
     def spread(self) -> Float[np.ndarray, " state"]:
         """The standard deviation of each state over all splits, since a single split can be at rest."""
         parts = list(self.weighted_splits.values())

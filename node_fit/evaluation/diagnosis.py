@@ -230,6 +230,7 @@ def diagnose(case: Case) -> Diagnosis:
         None if verdict.kind == "unstable" else describe_expected(case),
         describe_outliers(case.splits["train"], case.outliers),
         outside_in_words(case.splits),
+        limits_in_words(case),
     )
     return Diagnosis(verdict.kind, " ".join(filter(None, [verdict.sentence, *more])))
 
@@ -503,7 +504,7 @@ def ties(case: Case, name: str, kinds: Sequence[str]) -> str | None:
 
 def linear_does_as_well(case: Case) -> str:
     """Suggests a linear model if it is as good as a fit with a network."""
-    name = (case.held_out or ["train"])[-1]
+    name = (case.comparable or ["train"])[-1]
     tied = ties(case, name, ("linear", "state-space"))
     flexible = any(trait_of(case.options.field, kind, True) for kind in ("has_network", "has_linear_part"))
     if tied is None or not flexible or trait_of(case.options.field, "is_linear", False):
@@ -525,7 +526,7 @@ def describe_lead(case: Case) -> str:
 def beside(case: Case) -> str:
     """Compares the held-out error with the training error and with the best simple model, in words."""
     nrmse = case.nrmse
-    held = [name for name in case.held_out if not np.isnan(nrmse[name])]
+    held = [name for name in case.comparable if not np.isnan(nrmse[name])]
     clause, last = "", (held or ["train"])[-1]
     worst = max(held, key=lambda name: nrmse[name], default="train")
     if nrmse[worst] > max(FAR_APART * nrmse["train"], GOOD_R2):
@@ -539,6 +540,12 @@ def beside(case: Case) -> str:
     if name is not None:
         clause += f"; the best simple model, {KIND_WORDS.get(name, name)}, has {simple[name]:.2g} on {last} data"
     return clause
+
+
+def limits_in_words(case: Case) -> str | None:
+    """Names held-out data whose values are all limits; any model beyond these has no error there."""
+    listed = " and ".join(name for name in case.held_out if name not in case.comparable)
+    return f"All values of the {listed} data are limits, which tell little." if listed else None
 
 
 def stands_still(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..data.facts import Facts
+from ..data.facts import Facts, has_motion
 from ..data.inputs import kinds_by_input
 from ..discover.individuals import Individuals, may_differ
 from ..discover.search import Vocabulary, search_field
@@ -714,7 +714,7 @@ def candidates_of(race: Race) -> Sequence[Candidate]:
     """Returns the candidates for the kind of record, in the order in which they are tried."""
     field, (known, chaotic, driven, small, few, large) = race.options.field, CANDIDATES_BY_KIND.values()
     # If rows span decades of time, any other field needs an implicit method, which takes many seconds per step.
-    if not callable(field) or maker_class(race.first.options.field) is LogTimeMLP:
+    if not callable(field) or maker_class(race.first.options.field) is LogTimeMLP or not has_motion(race.train):
         return ()
     if trait_of(field, "has_equations", False):
         return known

@@ -87,6 +87,11 @@ def test_all_trajectories_show_an_end():
     assert find_ends(as_data(low, np.minimum(high, 1.0))) == {"y": (None, 1.0)}
 
 
+def test_an_end_is_found_where_most_values_are():
+    ys = np.minimum(swing(), -0.2)
+    assert 0.5 < np.mean(ys == -0.2) < 0.7 and find_ends(as_data(ys)) == {"y": (None, -0.2)}
+
+
 WHOLE = {
     "a swing": swing(),
     "a coarse swing": np.round(swing() / 0.1) * 0.1,
@@ -96,7 +101,7 @@ WHOLE = {
     "a switch": np.repeat([0.0, 1.0, 0.0, 1.0], ROWS // 4),
     "spikes of one height": np.where(np.arange(ROWS) % 20 < 3, 1.0, 0.1 * swing()),
     "a flow that rests at zero": np.maximum(swing() + 0.5, 0),
-    "mostly at its end": np.maximum(swing(), 0.9),
+    "nearly always at its end": np.maximum(swing(), 1.25),
     "one value": np.ones(ROWS),
     "nothing": np.full(ROWS, np.nan),
 }

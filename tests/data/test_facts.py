@@ -12,7 +12,7 @@ from helpers.problems import SMALL, fit_to, rotation
 
 import node_fit as nf
 from node_fit.__main__ import main
-from node_fit.data.facts import Facts, find_oddities, first_values_at_limits
+from node_fit.data.facts import Facts, find_oddities, first_values_at_limits, has_motion, noise_share
 
 
 def with_values(change) -> nf.Dataset:
@@ -135,6 +135,30 @@ def test_data_without_a_measured_value_are_refused():
 def test_data_in_which_nothing_moves_are_refused():
     with pytest.raises(ValueError, match="no trajectory has two rows in the training data, so nothing moves"):
         nf.fit(rotation().until(0.0))
+
+
+def as_data(*records: list[float]) -> nf.Dataset:
+    ts = [np.arange(float(len(record))) for record in records]
+    return nf.Dataset.from_arrays(ts, [np.array(record)[:, None] for record in records], states=["x"])
+
+
+def test_a_state_moves_within_a_trajectory():
+    assert has_motion(as_data([1.0, 1.0], [2.0, 2.0, 3.0]))
+    assert not has_motion(as_data([1.0, np.nan, 1.0], [2.0, 2.0, 2.0, 2.0]))
+
+
+def test_the_only_state_is_not_to_be_left_out():
+    (told,) = find_oddities(as_data([60.0] * 6), nf.Scaling())
+    assert told == "state 'x' is 60 in all 6 training values, so its motion can't be learnt; add rows in which it moves"
+
+
+def test_limits_are_part_of_the_spread_to_which_noise_is_compared():
+    rng = np.random.default_rng(0)
+    ys = np.sin(np.arange(300) / 8) + 0.02 * rng.normal(size=300)
+    data = as_data(ys.tolist()).clip({"x": (None, -0.5)})
+    spread = np.minimum(ys, -0.5).std()
+    assert noise_share(data) == pytest.approx(0.02 / spread, rel=0.1)
+    assert data.exact.ys[np.isfinite(data.exact.ys)].std() < 0.85 * spread
 
 
 @pytest.mark.slow

@@ -267,6 +267,18 @@ def test_a_good_fit_is_compared_with_the_best_simple_model():
     assert f"has {best.nrmse:.2g} on test data" in found.sentence and "a linear ODE" in found.sentence
 
 
+def test_held_out_limits_show_no_better_model():
+    """Any prediction beyond the limits is right there, that of a simple model as well."""
+    data = rotation()
+    limits = dataclasses.replace(data, ys=np.full_like(data.ys, -2.0), censored=np.ones(data.ys.shape, int))
+    splits, predicted = {"train": data, "test": limits}, {"train": data.ys + 1e-3, "test": data.ys}
+    found = diagnose(Case("completed", STALLED, splits, predicted, {"test": predict_baselines(data, limits)}))
+    assert found.kind == "good" and "does as well" not in found.sentence
+    assert found.sentence.endswith("All values of the test data are limits, which tell little.")
+    partly = dataclasses.replace(limits, censored=(np.arange(data.ys.shape[1]) > 3)[None, :, None] * limits.censored)
+    assert "limits" not in diagnose(Case("completed", STALLED, {**splits, "test": partly}, predicted)).sentence
+
+
 @pytest.fixture(scope="module")
 def turning() -> nf.Fit:
     return fit_to(rotation(), field=nf.Linear, steps=50, precision="x64")

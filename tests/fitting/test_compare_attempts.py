@@ -127,6 +127,17 @@ def test_nothing_else_is_tried_where_rows_span_decades_of_time(doses, fit):
     assert candidates.candidates_of(race_of(first)) == ()
 
 
+def test_nothing_else_is_tried_where_nothing_moves(fit):
+    doses = fit.data
+
+    def queue(train):
+        alone = dataclasses.replace(fit, data={**doses, "train": train})
+        return candidates.candidates_of(race_of(judged(alone, "as chosen", misfits_of(doses, 0.1, 0.1, 1))))
+
+    at_rest = dataclasses.replace(doses["train"], ys=np.full_like(doses["train"].ys, 60.0))
+    assert queue(doses["train"]) and not queue(at_rest)
+
+
 @pytest.mark.parametrize(("rows", "given"), [(5, 1), (12, 3), (30, 7), (50, 10)])
 def test_a_fitted_start_leaves_most_rows_of_a_short_trajectory_to_count(rows, given):
     data = nf.Dataset.from_arrays(np.arange(float(rows)), np.ones((rows, 1)), states=["x"])
