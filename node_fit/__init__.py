@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .analysis.equilibria import HopfPoint, find_equilibria, find_hopf_points
     from .analysis.linearization import Linearization, linearize_near
     from .data.batch import Batch
+    from .data.cycles import find_cycles
     from .data.dataset import Dataset, Split, Splits, from_frame, from_xarray, read_table
     from .data.delays import find_delays
     from .data.nonmem import NONMEM
@@ -138,6 +139,7 @@ __all__ = [
     "WeightsAndBiases",
     "discover",
     "export",
+    "find_cycles",
     "find_delays",
     "find_equilibria",
     "find_hopf_points",
@@ -169,6 +171,7 @@ __all__ = [
 _HOMES = {
     "discover": "fitting.discovery",
     "export": "export.export",
+    "find_cycles": "data.cycles",
     "find_delays": "data.delays",
     "find_equilibria": "analysis.equilibria",
     "find_hopf_points": "analysis.equilibria",

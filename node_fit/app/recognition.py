@@ -9,9 +9,11 @@ from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from ..data.clipping import describe_ranges
+from ..data.cycles import find_cycles
 from ..data.dataset import Dataset
 from ..data.delays import describe_delays, find_delays
 from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
+from ..data.phases import describe_cycles
 from ..data.table_source import Table
 from ..data.tables.guess import (
     HOLDS_TEXT,
@@ -182,7 +184,7 @@ class SeenInValues(NamedTuple):
 def look_at_values(
     path: Path, columns: Columns, given: Mapping[str, str], added: Sequence[str]
 ) -> Iterator[SeenInValues]:
-    """Yields what the values of a table show: limits, clipped sensors and late inputs.
+    """Yields what the values of a table show: limits, cycles of the clock, clipped sensors and late inputs.
 
     **Arguments:** `given`, `added`: the overrides of the command, and those added to it.
     """
@@ -191,8 +193,12 @@ def look_at_values(
         overrides.append(limit.override)
         yield limit
     keys = {override.partition("=")[0].lstrip("+") for override in overrides}
-    train = read_training_rows(path, overrides) if "data.inputs" in keys else None
+    train = read_training_rows(path, overrides)
     if train is None:
+        return
+    if "data.cycles" not in keys and not gather_equations(given) and (cycles := find_cycles(train)):
+        yield SeenInValues(f"data.cycles={as_value(cycles)}", f"states follow {describe_cycles(cycles)}")
+    if "data.inputs" not in keys:
         return
     concerns_limits = keys & {"data.ranges", "data.censored"} or given.get("loss", "loss=squares") != "loss=squares"
     if not concerns_limits and (ranges := find_ranges(train)):

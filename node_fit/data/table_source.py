@@ -10,11 +10,13 @@ from jaxtyping import Float
 
 from ..runtime.validation import is_mapping, is_sequence
 from .clipping import check_ranges, describe_ranges, find_ends, format_ranges
+from .cycles import find_cycles
 from .dataset import Dataset, Split, Splits, count_trajectories
 from .delays import describe_delays, find_delays
 from .doses import check_doses, events_of_doses, split_doses
 from .events import WHERE, Events, KnownEvent, parse_events
 from .gaps import cut_at_gaps, describe_gaps
+from .phases import cycle_names, describe_cycles
 from .scaling import Scaling
 from .tables.layout import CovariateNumbers, Roles, as_numbers, check_trajectories, with_covariates
 from .tables.options import ReadingOptions
@@ -57,6 +59,7 @@ class Table:
       can't contain.
     - `units`: unit of a column, by name.
     - `delays`: time after which an input acts, by name; the model then gets its value of that time before.
+    - `cycles`: `day`, `week` and `year`, whose phases are further inputs, as in `with_cycles`.
     - `ranges`: lower and upper end of the range of a state's sensor, by name; null for no end. Values at or beyond an
       end are censored: they only tell on which side of it the true value lies.
     - `log`: positive states and inputs to treat on a logarithmic scale.
@@ -97,6 +100,7 @@ class Table:
     rename: Mapping[str, str] = field(default_factory=dict[str, str])
     units: dict[str, str] = field(default_factory=dict[str, str])
     delays: Mapping[str, float] = field(default_factory=dict[str, float])
+    cycles: Sequence[str] = ()
     ranges: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
     log: Sequence[str] = ()
     bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
@@ -217,6 +221,12 @@ class Table:
         notes += describe_gaps(data) if split.gaps == "cut" else []
         if self.delays:
             notes.append(f"inputs: moved, since {describe_delays(parts.train, self.delays)} (data.delays)")
+        if self.cycles:
+            names = ", ".join(cycle_names(self.cycles))
+            notes.append(f"inputs: {names} tell {describe_cycles(self.cycles)} (data.cycles)")
+        elif cycles := find_cycles(parts.train):
+            key = ", ".join(cycles)
+            notes.append(f"inputs: states follow {describe_cycles(cycles)}; 'data.cycles=[{key}]' makes it an input")
         if self.ranges:
             notes.append(f"states: {describe_ranges(parts.train, self.ranges)} (data.ranges)")
         elif ranges := find_ends(parts.train):
@@ -255,7 +265,7 @@ class Table:
         events += events_of_doses(data, self.doses, doses) if self.doses else []
         if self.events is not None or self.doses:
             data = with_events(data, events)
-        return self.scaling.mark_angles(data.clip(self.ranges).delay_inputs(self.delays))
+        return self.scaling.mark_angles(data.clip(self.ranges).delay_inputs(self.delays).with_cycles(self.cycles))
 
     @property
     def event_rows(self) -> list[dict[str, object]]:

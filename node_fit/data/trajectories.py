@@ -19,7 +19,8 @@ from .events import Events
 from .inputs import Interpolations, are_held, detect_interpolation, interpolate_input
 from .interpolation import is_even, resample
 from .noise_formula import NoiseFormula, read_formulas
-from .tables.times import Dates
+from .phases import check_cycles, cycle_inputs, cycle_names
+from .tables.times import SECONDS, Dates
 
 if TYPE_CHECKING:
     import pandas
@@ -622,6 +623,23 @@ class Trajectories:
                 at = np.maximum(t - delay + rounding, t[0])
                 us[row, :end, column] = interpolate_input(t, u, held=self.held_inputs[column])(at)
         return replace(self, us=us)
+
+    def with_cycles(self: Own, cycles: Sequence[str]) -> Own:
+        """Appends the sine and the cosine of the time of day, of the week or of the year to the inputs.
+
+        **Arguments:** `cycles`: some of `day`, `week` and `year`, as found by `node_fit.find_cycles`. Dates count in
+        their local time; times without dates count from 0, and `units` has to give their unit.
+
+        **Returns:** data with further inputs such as `day_sin` and `day_cos`.
+
+        **Raises:** `ValueError` for unknown cycles, existing inputs, and times of unknown unit.
+        """
+        if not cycles:
+            return self
+        unit = self.units.get(self.time)
+        check_cycles(cycles, self.inputs, has_clock=self.dates is not None or unit in SECONDS)
+        us = np.concatenate([self.us, cycle_inputs(cycles, self.ts, self.dates, unit)], axis=2)
+        return replace(self, us=us, inputs=(*self.inputs, *cycle_names(cycles)))
 
     def clip(self: Own, ranges: Mapping[str, Sequence[float | int | None]]) -> Own:
         """Marks measurements at or beyond the ends of their sensor's range as censored: the true value lies beyond.

@@ -47,6 +47,7 @@ ENDS, MARCHES = ("tests/evaluation/test_ends.py",), ("tests/solver/test_recurren
 LEVELS = ("tests/data/test_levels.py",)
 DELAYS = ("tests/data/test_delays.py",)
 CLIPPING = ("tests/data/test_clipping.py",)
+CYCLES = ("tests/data/test_cycles.py",)
 LIKELY_INPUTS = ("tests/data/test_likely_inputs.py",)
 UNMEASURED, DOSES = ("tests/fitting/test_unmeasured.py",), ("tests/data/test_doses.py",)
 MUTANTS = (
@@ -3028,6 +3029,55 @@ MUTANTS = (
         "linear is None or linear.train_error > MUCH_MORE_THAN_NOISE * noise_share(train)",
         "linear is None",
         SHORT_RECORDS,
+    ),
+    Mutant(
+        "cycles: the local time",
+        "node_fit/data/phases.py",
+        "ts.ravel()).tz_localize(None)",
+        "ts.ravel()).tz_convert(None)",
+        CYCLES,
+    ),
+    Mutant(
+        "cycles: what swings at another period",
+        "node_fit/data/cycles.py",
+        "for half, other in ((slice(middle), slice(middle, None)), (slice(middle, None), slice(middle))):",
+        "for half, other in ((slice(middle), slice(middle)), (slice(middle, None), slice(middle, None))):",
+        CYCLES,
+    ),
+    Mutant(
+        "cycles: what inputs explain",
+        "node_fit/data/cycles.py",
+        "np.concatenate([known, inputs], axis=1)), total)",
+        "known), total)",
+        CYCLES,
+    ),
+    Mutant(
+        "cycles: slower changes",
+        "node_fit/data/cycles.py",
+        "column[inside] - moving_mean(slow, period)",
+        "column[inside]",
+        CYCLES,
+    ),
+    Mutant(
+        "cycles: short trajectories",
+        "node_fit/data/cycles.py",
+        ">= FEWEST_PERIODS[cycle] * period)",
+        ">= 0)",
+        CYCLES,
+    ),
+    Mutant(
+        "cycles: days of a week",
+        "node_fit/data/cycles.py",
+        "        cycles += [cycle] if follows(data.exact, cycle, period, cycles) else []",
+        "        cycles += [cycle] if follows(data.exact, cycle, period, []) else []",
+        CYCLES,
+    ),
+    Mutant(
+        "cycles: equations",
+        "node_fit/app/recognition.py",
+        "not gather_equations(given) and (cycles",
+        "(cycles",
+        ("tests/app/test_command_line.py",),
     ),
     Mutant(
         "noise: limits in the spread",

@@ -317,6 +317,20 @@ def test_clipped_sensors_get_their_range_by_a_key(folder, capsys):
     assert given.ranges == {"x": [None, 0.5]}
 
 
+def test_states_that_follow_the_clock_get_its_phase_by_a_key(folder, capsys):
+    lines, y = ["when,room"], 0.0
+    for hour in range(24 * 20):
+        lines.append(f"2024-03-{4 + hour // 24:02} {hour % 24:02}:00,{y:.4f}")
+        y += (6 <= hour % 24 < 22) - 0.25 * y
+    (folder / "room.csv").write_text("\n".join(lines))
+    data = composed(*complete(["room.csv"], "node_fit")).data
+    assert data.cycles == ["day"] and data.inputs == []
+    assert "'room' is a state, states follow the time of day; in full:" in capsys.readouterr().out
+    for word in ("data.cycles=[]", "field.equations={room: -k*room}"):
+        words = [word, "field=known"] if "field" in word else [word]
+        assert composed(*complete(["room.csv", *words], "node_fit")).data.cycles == []
+
+
 def test_inputs_are_seen_beside_limits_of_detection(folder):
     levels, x, lines = np.repeat([0, 1, 0.3, 0.7, 0, 1, 0.7, 0, 0.3, 1, 0, 0.7], 20), 0.0, ["t,heater,room"]
     for row, level in enumerate(levels):

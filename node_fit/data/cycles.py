@@ -1,0 +1,142 @@
+"""Finds out whether states follow the time of day, of the week or of the year.
+
+The mean course of a state in a period, its profile, is computed from one half of a record, and compared with the other
+half. What swings by itself at another period, wanders or settles has no common profile. Slower changes, a moving mean
+over a period, are subtracted before, and what measured inputs explain in a linear regression does not count.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from .dataset import Dataset
+from .phases import PERIODS, find_phase
+from .tables.times import SECONDS
+
+# Steps of a profile: hours of a day, quarters of a day of a week, half months of a year.
+STEPS_OF_PROFILE = {"day": 24, "week": 28, "year": 24}
+# Minimum number of periods of a trajectory, and of rows in a period.
+FEWEST_PERIODS, FEWEST_OF_PERIOD = {"day": 7, "week": 4, "year": 4}, 6
+# Share of the variance that a profile has to explain.
+MUCH_OF_VARIANCE = 0.5
+# Past rows over which inputs are averaged.
+AVERAGED = (1, 3, 8, 24, 72)
+
+
+def find_cycles(data: Dataset) -> list[str]:
+    """Finds cycles of the clock and the calendar that states follow, beyond what inputs explain.
+
+    **Arguments:** `data`: trajectories whose times are dates or have a unit.
+
+    **Returns:** some of `day`, `week` and `year`; `data.with_cycles(cycles)` makes them inputs. Only trajectories of
+    seven days, four weeks or four years show one.
+    """
+    unit = data.units.get(data.time) if data.dates is None else data.dates.unit
+    if unit not in SECONDS:
+        return []
+    cycles: list[str] = []
+    for cycle, seconds in PERIODS.items():
+        period = seconds / SECONDS[unit]
+        cycles += [cycle] if follows(data.exact, cycle, period, cycles) else []
+    return cycles
+
+
+def follows(data: Dataset, cycle: str, period: float, others: Sequence[str]) -> bool:
+    """Whether a state follows a cycle, given the profiles of others.
+
+    **Arguments:** `period`: that of the cycle [unit of time].
+    """
+    lasting = np.flatnonzero((data.ts.max(axis=1) - data.ts[:, 0]) >= FEWEST_PERIODS[cycle] * period)
+    if not lasting.size or data.median_step > period / FEWEST_OF_PERIOD:
+        return False
+    step = max(period / STEPS_OF_PROFILE[cycle], data.median_step)
+    even = data.select(lasting).resample(step, data.input_interpolation[0] if data.inputs else "linear")
+    parts = [gather_explanations(even, row, cycle, others, round(period / step)) for row in range(len(even))]
+    ys, inputs, known, profile = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    shares = [share_explained(y, inputs, known, profile) for y in ys.T if np.isfinite(y).any()]
+    return max(shares, default=0.0) >= MUCH_OF_VARIANCE
+
+
+class Explanations(NamedTuple):
+    """States and what may explain them in a linear regression, without slower changes: past inputs, and profiles.
+
+    A profile is given by indicators of its steps: that of known cycles, and that of the cycle in question.
+    """
+
+    states: Float[np.ndarray, "row state"]
+    inputs: Float[np.ndarray, "row average"]
+    known: Float[np.ndarray, "row known"]
+    profile: Float[np.ndarray, "row step"]
+
+
+def gather_explanations(data: Dataset, row: int, cycle: str, others: Sequence[str], period: int) -> Explanations:
+    """Returns the explanations of a trajectory; missing values of states are NaN.
+
+    **Arguments:** `cycle`, `others`: the cycle in question, and known ones. `period`: rows of a period.
+    """
+    end = int(data.lengths[row])
+    ys = np.where(data.mask[row, :end], data.ys[row, :end], np.nan)
+    us = np.concatenate([average_past(data.us[row, :end], rows) for rows in AVERAGED], axis=1)
+    alone = data.select([row])
+    indicators = [indicate(alone, name)[:end] for name in (*others, cycle)]
+    filled = np.apply_along_axis(fill_gaps, 0, ys)
+    inside = slice((period - 1) // 2, (period - 1) // 2 + end - period + 1)
+    fast = [
+        column[inside] - moving_mean(slow, period)
+        for column, slow in ((ys, filled), (us, us), *((part, part) for part in indicators))
+    ]
+    return Explanations(fast[0], fast[1], np.concatenate([fast[0][:, :0], *fast[2:-1]], axis=1), fast[-1])
+
+
+def indicate(data: Dataset, cycle: str) -> Float[np.ndarray, "row step"]:
+    """Returns which step of a cycle each row of a trajectory is in, as 0 and 1."""
+    phase = find_phase(cycle, data.ts, data.dates, data.units.get(data.time))[0]
+    return np.eye(STEPS_OF_PROFILE[cycle])[
+        (STEPS_OF_PROFILE[cycle] * phase + 0.5).astype(int) % STEPS_OF_PROFILE[cycle]
+    ]
+
+
+def share_explained(
+    y: Float[np.ndarray, " row"],
+    inputs: Float[np.ndarray, "row average"],
+    known: Float[np.ndarray, "row known"],
+    profile: Float[np.ndarray, "row step"],
+) -> float:
+    """Computes the share of the variance of both halves that the profile of the other half explains.
+
+    The variance is that which known cycles leave, and what inputs explain does not count.
+    """
+    is_measured = np.isfinite(y)
+    y, inputs, known, profile = (part[is_measured] for part in (y, inputs, known, profile))
+    total = squares_left(y, known)
+    without = min(squares_left(y, np.concatenate([known, inputs], axis=1)), total)
+    left = squares_left(y, np.concatenate([known, inputs, profile], axis=1))
+    return (without - left) / total if total else 0.0
+
+
+def squares_left(y: Float[np.ndarray, " row"], regressors: Float[np.ndarray, "row regressor"]) -> float:
+    """Returns the squares in both halves that a regression on the other half leaves."""
+    middle, squares = len(y) // 2, 0.0
+    for half, other in ((slice(middle), slice(middle, None)), (slice(middle, None), slice(middle))):
+        weights = np.linalg.lstsq(regressors[other], y[other], rcond=None)[0]
+        squares += float(((y[half] - regressors[half] @ weights) ** 2).sum())
+    return squares
+
+
+def moving_mean(values: Float[np.ndarray, "row column"], rows: int) -> Float[np.ndarray, "mean column"]:
+    """Returns the means of all stretches of some rows."""
+    total = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
+    return (total[rows:] - total[:-rows]) / rows
+
+
+def average_past(values: Float[np.ndarray, "row column"], rows: int) -> Float[np.ndarray, "row column"]:
+    """Returns the mean of some rows up to each one; before the first, its values last."""
+    return moving_mean(np.concatenate([np.repeat(values[:1], rows - 1, axis=0), values]), rows)
+
+
+def fill_gaps(y: Float[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
+    """Interpolates missing values; zeros without any value."""
+    rows, is_measured = np.arange(len(y)), np.isfinite(y)
+    return np.interp(rows, rows[is_measured], y[is_measured]) if is_measured.any() else np.zeros(len(y))
