@@ -234,16 +234,19 @@ def read_training_rows(path: Path, overrides: Sequence[str]) -> Dataset | None:
 
 
 def table_of_words(words: Sequence[str]) -> Table:
-    """Builds the table that overrides of `data` describe, without its split.
+    """Builds the table that overrides of `data` describe.
 
     **Raises:** `ConfigError` or `ValueError` if one of them is wrong.
     """
     values: dict[str, object] = {}
+    split: dict[str, object] = {}
     for word in words:
-        key = word.partition("=")[0].lstrip("+")
-        if key.startswith("data.") and key.count(".") == 1:
-            values[key.removeprefix("data.")] = value_of(word)
-    return build({"_target_": "node_fit.Table", **values}, "data")
+        data, key, *within = (*word.partition("=")[0].lstrip("+").split("."), "")
+        if data == "data" and within == [""]:
+            values[key] = value_of(word)
+        elif (data, key) == ("data", "split"):
+            split[within[0]] = value_of(word)
+    return build({"_target_": "node_fit.Table", "split": {"_target_": "node_fit.Split", **split}, **values}, "data")
 
 
 def keys_of_model(source: str, model: str, others: Sequence[str]) -> tuple[list[str], str]:

@@ -19,6 +19,8 @@ from .tables.times import SECONDS
 STEPS_OF_PROFILE = {"day": 24, "week": 28, "year": 24}
 # Minimum number of periods of a trajectory, and of rows in a period.
 FEWEST_PERIODS, FEWEST_OF_PERIOD = {"day": 7, "week": 4, "year": 4}, 6
+# Minimum number of years if a sine has to explain this share of the variance.
+FEWEST_YEARS, MUCH_OF_SEASONS = 2, 0.8
 # Share of the variance that a profile has to explain.
 MUCH_OF_VARIANCE = 0.5
 # Past rows over which inputs are averaged.
@@ -31,7 +33,7 @@ def find_cycles(data: Dataset) -> list[str]:
     **Arguments:** `data`: trajectories whose times are dates or have a unit.
 
     **Returns:** some of `day`, `week` and `year`; `data.with_cycles(cycles)` makes them inputs. Only trajectories of
-    seven days, four weeks or four years show one.
+    seven days, four weeks or two years show one.
     """
     unit = data.units.get(data.time) if data.dates is None else data.dates.unit
     if unit not in SECONDS:
@@ -48,15 +50,40 @@ def follows(data: Dataset, cycle: str, period: float, others: Sequence[str]) -> 
 
     **Arguments:** `period`: that of the cycle [unit of time].
     """
-    lasting = np.flatnonzero((data.ts.max(axis=1) - data.ts[:, 0]) >= FEWEST_PERIODS[cycle] * period)
-    if not lasting.size or data.median_step > period / FEWEST_OF_PERIOD:
+    if data.median_step > period / FEWEST_OF_PERIOD:
         return False
+    periods = (data.ts.max(axis=1) - data.ts[:, 0]) / period
+    lasting = np.flatnonzero(periods >= FEWEST_PERIODS[cycle])
+    if not lasting.size:
+        is_enough = cycle == "year" and bool(periods.max() >= FEWEST_YEARS) and not data.is_driven
+        return is_enough and swings_by_year(data.select([int(periods.argmax())]))
     step = max(period / STEPS_OF_PROFILE[cycle], data.median_step)
     even = data.select(lasting).resample(step, data.input_interpolation[0] if data.inputs else "linear")
     parts = [gather_explanations(even, row, cycle, others, round(period / step)) for row in range(len(even))]
     ys, inputs, known, profile = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     shares = [share_explained(y, inputs, known, profile) for y in ys.T if np.isfinite(y).any()]
     return max(shares, default=0.0) >= MUCH_OF_VARIANCE
+
+
+def swings_by_year(data: Dataset) -> bool:
+    """Whether a sine of a year explains most of what a state does beside a straight line.
+
+    That shows seasons in a short record, for little else swings in about a year. Many oscillators have periods of about
+    a day, which only more periods tell from it.
+    """
+    phase = 2 * np.pi * find_phase("year", data.ts, data.dates, data.units.get(data.time))[0]
+    line = np.stack([np.ones_like(phase), data.ts[0] - data.ts[0].mean()], axis=1)
+    with_sine = np.concatenate([line, np.sin(phase)[:, None], np.cos(phase)[:, None]], axis=1)
+    for y, rows in zip(data.ys[0].T, data.mask[0].T, strict=True):
+        if squares_beside(y[rows], with_sine[rows]) < (1 - MUCH_OF_SEASONS) * squares_beside(y[rows], line[rows]):
+            return True
+    return False
+
+
+def squares_beside(y: Float[np.ndarray, " row"], regressors: Float[np.ndarray, "row regressor"]) -> float:
+    """Returns the squares that a regression leaves."""
+    left: Float[np.ndarray, " row"] = y - regressors @ np.linalg.lstsq(regressors, y, rcond=None)[0]
+    return float((left**2).sum())
 
 
 class Explanations(NamedTuple):

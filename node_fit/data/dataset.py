@@ -37,7 +37,7 @@ from .tables.reading import (
     with_sigma,
 )
 from .tables.table import RawTable, hint, list_names
-from .tables.times import check_unit
+from .tables.times import DATE, check_unit
 from .trajectories import Cut, Trajectories
 
 if TYPE_CHECKING:
@@ -445,7 +445,7 @@ class Split:
       case, trajectories that share no time are each cut at the same fraction of their own time span.
     - `validation`, `test`: fractions of the trajectories, or of the time span, with the test part at its end and the
       validation part before it; 0 for none. `auto` is 0.2; a command with equations alone holds no data out.
-    - `validation_from`, `test_from`: first time of that part [unit of time], in place of a fraction.
+    - `validation_from`, `test_from`: first time of that part [unit of time], or its date, in place of a fraction.
     - `validation_trajectories`, `test_trajectories`: names of that part's trajectories, in place of a fraction.
     - `restart`: for a split by time, whether validation and test parts are separate records, simulated from their own
       first rows, instead of forecasts from the start of the whole record.
@@ -459,8 +459,8 @@ class Split:
     by: By = "auto"
     validation: float | Literal["auto"] = "auto"
     test: float | Literal["auto"] = "auto"
-    validation_from: float | None = None
-    test_from: float | None = None
+    validation_from: float | str | None = None
+    test_from: float | str | None = None
     validation_trajectories: Sequence[str | int] | None = None
     test_trajectories: Sequence[str | int] | None = None
     restart: bool = False
@@ -471,8 +471,8 @@ class Split:
         check_choice("gaps", self.gaps, ("cut", "bridge"))
         if self.by not in ("auto", "trajectory", "time"):
             raise ValueError(f"by must be auto, trajectory or time, got {self.by!r}.")
-        share = float | Literal["auto"]
-        numbers = {"validation": share, "test": share, "validation_from": float | None, "test_from": float | None}
+        share, cut = float | Literal["auto"], float | str | None
+        numbers = {"validation": share, "test": share, "validation_from": cut, "test_from": cut}
         for key, kind in {**numbers, "restart": bool, "seed": int}.items():
             check_argument(key, getattr(self, key), kind)
         for key in ("validation", "test"):
@@ -566,16 +566,17 @@ class Split:
         start, end = float(data.ts.min()), float(data.ts.max())
         validation, test = self.share("validation"), self.share("test")
         # Cuts lie between rows: a part includes its first time, and a part of length 0 is None.
-        test_from = self.test_from if self.test_from is not None else end - test * (end - start)
-        before_test = keep_before(data, test_from) if self.test_from is not None or test else end
-        validation_from = (
-            self.validation_from if self.validation_from is not None else test_from - validation * (end - start)
+        test_given, validation_given = (
+            read_cut(data, getattr(self, key), key) for key in ("test_from", "validation_from")
         )
-        if self.validation_from is not None and validation_from > test_from:
+        test_from = test_given if test_given is not None else end - test * (end - start)
+        before_test = keep_before(data, test_from) if test_given is not None or test else end
+        validation_from = validation_given if validation_given is not None else test_from - validation * (end - start)
+        if validation_given is not None and validation_from > test_from:
             raise ValueError(
                 f"validation_from {validation_from:g} is later than the test part, which begins at {test_from:g}."
             )
-        fitted = keep_before(data, validation_from) if self.validation_from is not None or validation else before_test
+        fitted = keep_before(data, validation_from) if validation_given is not None or validation else before_test
         return self.cut_at(data, fitted, before_test, end)
 
     def by_own_time(self, data: Dataset) -> Splits:
@@ -593,6 +594,27 @@ class Split:
         validation = later(data.until(rest), fitted) if np.any(fitted < rest) else None
         test = later(data, rest) if np.any(rest < end) else None
         return Splits(data.until(fitted), validation, test)
+
+
+def read_cut(data: Dataset, given: float | str | None, key: str) -> float | None:
+    """Returns the time of a part's first row [unit of time], which may be given as a date.
+
+    **Raises:** `ValueError` that names the key if a text is no date of the data.
+    """
+    if not isinstance(given, str):
+        return given
+    if data.dates is None:
+        raise ValueError(
+            f"{key}={given} is a text, but the times {data.time!r} are numbers without dates; give a number."
+        )
+    if len(set(data.dates.zero.tolist())) > 1:
+        raise ValueError(f"{key}={given} is a date, but the trajectories count from different ones; give a number.")
+    try:
+        if DATE.match(given) is not None:  # Pandas reads words such as "sept", too.
+            return data.dates.time_of(given, data.dates.zero[0])
+    except ValueError:
+        pass
+    raise ValueError(f"{key} must be a time or a date such as 2020-12-31, got {given!r}.")
 
 
 def find_trajectories(data: Dataset, names: Sequence[str | int] | None, key: str) -> list[int] | None:

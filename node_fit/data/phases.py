@@ -34,6 +34,11 @@ def cycle_names(cycles: Sequence[str]) -> list[str]:
     return [f"{cycle}_{function}" for cycle in cycles for function in ("sin", "cos")]
 
 
+def missing_cycles(fitted: Sequence[str], actual: Sequence[str]) -> list[str]:
+    """Returns the cycles whose inputs a model was fitted to, but some data do not have."""
+    return [cycle for cycle in PERIODS if {*cycle_names([cycle])} <= {*fitted} - {*actual}]
+
+
 def describe_cycles(cycles: Sequence[str]) -> str:
     """Describes the inputs of cycles, as the object of a clause."""
     return " and ".join(PHASES[cycle] for cycle in cycles)

@@ -455,26 +455,20 @@ def events_as_rows(events: object, data: Dataset) -> list[dict[str, object]]:
 
 def time_since_start(time: object, data: Dataset, trajectory: object, where: object) -> object:
     """Converts a timestamp to the time of the data; returns numbers unchanged."""
-    import pandas as pd
-
     if isinstance(time, int | float):
         return time
     dates = data.dates
     assert dates is not None
-    try:
-        instant = pd.Timestamp(cast(str, time))
-    except (TypeError, ValueError):
-        raise ValueError(f"{where} needs a timestamp such as 2020-12-31T23:59:00 as its time, got {time!r}.") from None
-    if instant.tzinfo is None:
-        instant = instant.tz_localize(dates.zone or "UTC")
     zeros = dict(zip(data.trajectories, dates.zero, strict=True))
     zero = zeros.get(str(trajectory))
     if zero is None:
         if len(set(dates.zero.tolist())) > 1:
             raise ValueError(f"{where} names no trajectory, but the data's trajectories begin at different times.")
         zero = dates.zero[0]
-    seconds = (instant.tz_convert(None) - pd.Timestamp(zero)).total_seconds()
-    return seconds / SECONDS[dates.unit]
+    try:
+        return dates.time_of(cast(str, time), zero)
+    except (TypeError, ValueError):
+        raise ValueError(f"{where} needs a timestamp such as 2020-12-31T23:59:00 as its time, got {time!r}.") from None
 
 
 def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:

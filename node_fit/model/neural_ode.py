@@ -21,6 +21,7 @@ from ..data.batch import Batch, count_in_slice, start_rows
 from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values, is_single
 from ..data.domains import from_line, to_line
 from ..data.groups import check_known_groups
+from ..data.phases import missing_cycles
 from ..data.scaling import Scaler, columns_by_name
 from ..data.trajectories import cut
 from ..likelihood.losses import LEAST_COUNT, LEAST_SCALE, Predictors
@@ -465,8 +466,10 @@ class NeuralODE(eqx.Module):
         for kind in ("states", "inputs"):
             fitted, actual = getattr(self, kind), getattr(data, kind)
             if fitted != actual:
+                cycles = missing_cycles(fitted, actual)
+                fix = f"; data.with_cycles({cycles}) adds the inputs of the clock" if cycles else ""
                 raise ValueError(
-                    f"the model was fitted to the {kind} {list(fitted)}, but the data have {list(actual)}."
+                    f"the model was fitted to the {kind} {list(fitted)}, but the data have {list(actual)}{fix}."
                 )
         self.scaler.check(data)
         for local in self.local:

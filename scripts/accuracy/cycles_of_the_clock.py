@@ -199,7 +199,8 @@ def count_found(draws: int, first: int) -> None:
         print(f"| {name} | {draws} | {counts} | {seconds:.3f} |", flush=True)
 
 
-def compare_fits(fits: int, first: int) -> None:
+def compare_fits(fits: int, first: int, effort: str) -> None:
+    options = node_fit.Options(effort=effort)
     print("| record | without | with | seconds without | with | verdicts |\n|---|---|---|---|---|---|")
     for name, (draw, _) in FOLLOW.items():
         for seed in range(first, first + fits):
@@ -208,10 +209,10 @@ def compare_fits(fits: int, first: int) -> None:
             errors, seconds, verdicts = [], [], []
             for parts in (data.split(), data.with_cycles(cycles).split()):
                 begin = time.perf_counter()
-                fit = node_fit.fit(parts.train, validation=parts.validation, test=parts.test)
+                fit = node_fit.fit(parts.train, validation=parts.validation, options=options)
                 seconds.append(f"{time.perf_counter() - begin:.0f}")
                 errors.append(f"{fit.score(parts.test).nrmse:.3f}")
-                verdicts.append(fit.diagnose().kind)
+                verdicts.append(fit.assess({"train": parts.train, "test": parts.test}).verdict.kind)
             print(f"| {name} | {' | '.join(errors)} | {' | '.join(seconds)} | {' / '.join(verdicts)} |", flush=True)
 
 
@@ -222,9 +223,10 @@ def main() -> None:
         "--fits", type=int, default=0, help="fits of each kind that follows the clock, in place of that"
     )
     parser.add_argument("--first", type=int, default=30_000, help="first seed")
+    parser.add_argument("--effort", default="quick", help="that of fits")
     options = parser.parse_args()
     if options.fits:
-        compare_fits(options.fits, options.first)
+        compare_fits(options.fits, options.first, options.effort)
     else:
         count_found(options.draws, options.first)
 

@@ -3061,8 +3061,8 @@ MUTANTS = (
     Mutant(
         "cycles: short trajectories",
         "node_fit/data/cycles.py",
-        ">= FEWEST_PERIODS[cycle] * period)",
-        ">= 0)",
+        "np.flatnonzero(periods >= FEWEST_PERIODS[cycle])",
+        "np.flatnonzero(periods >= 0)",
         CYCLES,
     ),
     Mutant(
@@ -3071,6 +3071,34 @@ MUTANTS = (
         "        cycles += [cycle] if follows(data.exact, cycle, period, cycles) else []",
         "        cycles += [cycle] if follows(data.exact, cycle, period, []) else []",
         CYCLES,
+    ),
+    Mutant(
+        "cycles: a hump and a half",
+        "node_fit/data/cycles.py",
+        "bool(periods.max() >= FEWEST_YEARS)",
+        "True",
+        CYCLES,
+    ),
+    Mutant(
+        "cycles: walks of two years",
+        "node_fit/data/cycles.py",
+        "FEWEST_YEARS, MUCH_OF_SEASONS = 2, 0.8",
+        "FEWEST_YEARS, MUCH_OF_SEASONS = 2, 0.0",
+        CYCLES,
+    ),
+    Mutant(
+        "recognition: rows of the test",
+        "node_fit/app/recognition.py",
+        'elif (data, key) == ("data", "split"):',
+        "elif False:",
+        ("tests/app/test_command_line.py",),
+    ),
+    Mutant(
+        "splits: words that are no dates",
+        "node_fit/data/dataset.py",
+        "if DATE.match(given) is not None:",
+        "if True:",
+        ("tests/data/test_splits.py",),
     ),
     Mutant(
         "cycles: equations",

@@ -326,6 +326,8 @@ def test_states_that_follow_the_clock_get_its_phase_by_a_key(folder, capsys):
     data = composed(*complete(["room.csv"], "node_fit")).data
     assert data.cycles == ["day"] and data.inputs == []
     assert "'room' is a state, states follow the time of day; in full:" in capsys.readouterr().out
+    later = composed(*complete(["room.csv", "data.split.test_from=2024-03-09"], "node_fit")).data
+    assert later.cycles == []  # five days are too few, and the others are the test
     for word in ("data.cycles=[]", "field.equations={room: -k*room}"):
         words = [word, "field=known"] if "field" in word else [word]
         assert composed(*complete(["room.csv", *words], "node_fit")).data.cycles == []

@@ -1,5 +1,6 @@
 """The time of day, of the week and of the year: phases against the calendar, and cycles found in simulated records."""
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -62,6 +63,14 @@ def test_wrong_cycles_are_refused_by_a_sentence(cycles, change, sentence):
         data.with_cycles(cycles)
 
 
+def test_a_model_names_the_cycles_that_data_lack():
+    data = as_data(heat(HOURS[:48]))
+    model = node_fit.make_model(data.with_cycles(["day"]), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"but the data have \[\]; data.with_cycles\(\['day'\]\) adds the inputs"):
+        model.predict(data)
+    assert model.predict(data.with_cycles(["day"])).shape == (1, 48, 1)
+
+
 def test_cycles_are_found():
     assert node_fit.find_cycles(as_data(heat(HOURS))) == ["day"]
     assert node_fit.find_cycles(as_data(heat(HOURS) + 0.01 * HOURS, begin="2024-03-04 17:30")) == ["day"]
@@ -71,6 +80,16 @@ def test_cycles_are_found():
     assert node_fit.find_cycles(as_data(heat(hours) * (hours // 24 % 7 < 5))) == ["day", "week"]
     weeks = np.arange(52 * 8)
     assert node_fit.find_cycles(as_data(np.cos(2 * np.pi * weeks * 7 / 365.25), step="7D")) == ["year"]
+
+
+def test_seasons_are_found_in_two_years():
+    weeks = np.arange(110)
+    season = np.cos(2 * np.pi * (weeks * 7 + 20) / 365.25)
+    assert node_fit.find_cycles(as_data(season + 0.02 * weeks, step="7D")) == ["year"]
+    assert node_fit.find_cycles(as_data(season[:90], step="7D")) == []  # a hump and a half
+    assert node_fit.find_cycles(as_data(np.cos(2 * np.pi * weeks * 7 / 250), step="7D")) == []
+    assert node_fit.find_cycles(as_data(np.cumsum(np.random.default_rng(2).normal(size=110)), step="7D")) == []
+    assert node_fit.find_cycles(as_data(season, step="7D", us=season)) == []  # measured
 
 
 def test_cycles_are_found_beside_gaps_and_without_dates():

@@ -1,6 +1,9 @@
 """Splits of the data: no row is scored in two parts, and cuts are at the requested times."""
 
+import dataclasses
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +89,23 @@ def test_test_from_is_the_first_year_of_the_test():
     assert scored_times(parts.test) == list(range(1915, 1921))
     between = nf.Split("time", validation=0.0, test_from=1914.5)(years())
     assert scored_times(between.test) == scored_times(parts.test)
+
+
+def test_parts_begin_at_dates():
+    when = pd.date_range("2024-03-04", periods=48, freq="6h", tz="Europe/Berlin")
+    frame = pd.DataFrame({"when": when.strftime("%Y-%m-%dT%H:%M%z"), "x": np.arange(48.0)})
+    data = nf.from_frame(frame, time="when", states=["x"])
+    parts = nf.Split(validation_from="2024-03-10", test_from="2024-03-12 06:00")(data)
+    assert [int(part.mask.sum()) for part in parts.named().values()] == [24, 9, 15]
+    for word in ("sept", "2024-13-01"):
+        with pytest.raises(ValueError, match=f"test_from must be a time or a date such as 2020-12-31, got '{word}'"):
+            nf.Split(test_from=word)(data)
+    with pytest.raises(ValueError, match="test_from=2024-03-12 is a text, but the times 't' are numbers without dates"):
+        nf.Split(test_from="2024-03-12")(nf.Dataset.from_arrays(np.arange(9.0), np.ones((9, 1)), states=["x"]))
+    apart = data.dates._replace(zero=np.array([0, 1], "datetime64[us]"))
+    both = dataclasses.replace(nf.Dataset.from_arrays([np.arange(9.0)] * 2, [np.ones((9, 1))] * 2), dates=apart)
+    with pytest.raises(ValueError, match="is a date, but the trajectories count from different ones; give a number"):
+        nf.Split(test_from="2024-03-12")(both)
 
 
 def test_validation_from_is_the_first_year_of_the_validation():

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf import errors as omegaconf
 
 from ...data.dataset import Split, Splits
+from ...data.phases import cycle_names
 from ...data.table_source import Table
 from ...data.tables.reading import ESTIMATE
 from ...likelihood.losses import AbstractLikelihood
@@ -404,6 +405,7 @@ def check_equations(config: DictConfig, texts: Mapping[Any, object] | None = Non
         equations = Equations.of(texts)
         named: list[object] = [data.get(key) for key in ("time", "states", "inputs", "covariates")]
         named += [field.get("constants"), field.get("terms"), ["t"], list(texts)]
+        named.append(cycle_names([str(cycle) for cycle in as_list(data.get("cycles", []))]))
         available = {name for names in named for name in as_list(names) if isinstance(name, str)}
         try:
             equations.check(available)

@@ -68,6 +68,18 @@ class Dates(NamedTuple):
         index = pd.DatetimeIndex(self.zero[trajectories] + since)
         return index if self.zone is None else index.tz_localize("UTC").tz_convert(self.zone)
 
+    def time_of(self, timestamp: str, zero: np.datetime64) -> float:
+        """Converts a timestamp to the time since an instant [unit]; without a zone, it is in that of the data.
+
+        **Raises:** `TypeError` or `ValueError` if it can't be read.
+        """
+        import pandas as pd
+
+        instant = pd.Timestamp(timestamp)
+        if instant.tzinfo is None:
+            instant = instant.tz_localize(self.zone or "UTC")
+        return (instant.tz_convert(None) - pd.Timestamp(zero)).total_seconds() / SECONDS[self.unit]
+
 
 def unit_for(seconds: float) -> str:
     """Returns the largest unit that is not longer than a step of `seconds`, but at least seconds."""
