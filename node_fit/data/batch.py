@@ -215,8 +215,8 @@ def past_rows(
 ) -> Float[np.ndarray, "trajectory row feature"]:
     """Returns the features of the rows up to each trajectory's start: channels, measured flags, inputs, and time.
 
-    A missing channel has its previous value, else its next one. Time is counted back from the start. If rows are too
-    few, the earliest one is repeated in front.
+    A missing channel, or one with a spike, has its previous value, else its next one. Time is counted back from the
+    start. If rows are too few, the earliest one is repeated in front.
     """
     channels, inputs = data.ys.shape[2], data.us.shape[2]
     if past == 0:
@@ -224,13 +224,27 @@ def past_rows(
     last = start_rows(data, past, washout)
     wanted = last[:, None] + np.arange(1 - past, 1)[None, :]
     index = (np.arange(len(last))[:, None], np.maximum(wanted, 0))
-    ys = scaler.scale_states(rebase_to_end(data.ys[index], data.turns))
+    ys = drop_spikes(scaler.scale_states(rebase_to_end(data.ys[index], data.turns)))
     known = np.isfinite(ys) & (wanted >= 0)[..., None]
     times = scaler.scale_times(data.ts[index])
     since = times - times[:, -1:]
     return np.concatenate(
         [fill_missing(ys), known.astype(float), scaler.scale_inputs(data.us[index]), since[..., None]], axis=2
     )
+
+
+def drop_spikes(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.ndarray, "trajectory row channel"]:
+    """Makes single values missing that are far from both of their neighbours, as glitches are.
+
+    A start that is read by a linear map would be as far off as such a value.
+
+    **Arguments:** `ys`: scaled values [standard deviations].
+    """
+    before, at, after = ys[:, :-2], ys[:, 1:-1], ys[:, 2:]
+    height = np.minimum(np.abs(at - before), np.abs(at - after))
+    is_spike = (height > SPIKE) & (np.abs(after - before) < SPIKE_BASE * height)
+    ys[:, 1:-1] = np.where(is_spike, np.nan, at)
+    return ys
 
 
 def fill_missing(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.ndarray, "trajectory row channel"]:
@@ -242,6 +256,8 @@ def fill_missing(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.nd
     return np.nan_to_num(ys, nan=0.0)
 
 
+# Least height of a spike [standard deviations], and the most by which its neighbours differ, as a share of that.
+SPIKE, SPIKE_BASE = 6.0, 0.25
 # Maximum number of rows in one solve, so that memory does not grow with the data.
 SLICE = 1 << 19
 # A few short trajectories are padded to one of these counts, so that one compiled program serves all parts of a record:

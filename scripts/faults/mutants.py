@@ -3101,6 +3101,20 @@ MUTANTS = (
         ("tests/data/test_splits.py",),
     ),
     Mutant(
+        "starts: glitches",
+        "node_fit/data/batch.py",
+        "ys[:, 1:-1] = np.where(is_spike, np.nan, at)",
+        "ys[:, 1:-1] = at",
+        ("tests/data/test_past_rows.py",),
+    ),
+    Mutant(
+        "starts: steps and ramps",
+        "node_fit/data/batch.py",
+        "(height > SPIKE) & (np.abs(after - before) < SPIKE_BASE * height)",
+        "height > SPIKE",
+        ("tests/data/test_past_rows.py",),
+    ),
+    Mutant(
         "cycles: equations",
         "node_fit/app/recognition.py",
         "not gather_equations(given) and (cycles",
