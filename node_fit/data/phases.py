@@ -34,6 +34,10 @@ def cycle_names(cycles: Sequence[str]) -> list[str]:
     return [f"{cycle}_{function}" for cycle in cycles for function in ("sin", "cos")]
 
 
+# Names of the inputs of all cycles.
+CYCLE_INPUTS = frozenset(cycle_names(list(PERIODS)))
+
+
 def missing_cycles(fitted: Sequence[str], actual: Sequence[str]) -> list[str]:
     """Returns the cycles whose inputs a model was fitted to, but some data do not have."""
     return [cycle for cycle in PERIODS if {*cycle_names([cycle])} <= {*fitted} - {*actual}]

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.inputs import are_held
+from ..data.phases import CYCLE_INPUTS
 from ..runtime.validation import nearest_choice
 from .curves import (
     ACCENTS,
@@ -103,6 +104,11 @@ def constant_inputs(records: Sequence[Trajectory]) -> list[int]:
     return [place for place in range(count) if all(np.ptp(us[:, place]) == 0 for us in inputs)]
 
 
+def drawn_inputs(names: Sequence[str], constant: Sequence[int]) -> list[int]:
+    """Returns the places of inputs with a panel: those that move, without the phases that times show already."""
+    return [place for place, name in enumerate(names) if place not in constant and name not in CYCLE_INPUTS]
+
+
 def add_headline(
     figure: "Figure",
     records: list[Trajectory],
@@ -194,7 +200,7 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None, captio
     shown = choose_trajectories(records) if trajectories is None else select_trajectories(records, trajectories)
     first = next(iter(curves.splits.values()))
     constant = constant_inputs([record for record, _ in shown])
-    moving = [place for place in range(len(first.inputs)) if place not in constant]
+    moving = drawn_inputs(first.inputs, constant)
     states, inputs = first.states[:PANELS], [first.inputs[place] for place in moving[:INPUTS]]
     heights = [1.0] * len(states) + [0.42] * len(inputs)
     with use_style():
@@ -420,7 +426,7 @@ def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: st
             draw_orbit(axes, record)
         axes.set_xlabel(plain_label(first.label(first.states[0])))
         axes.set_ylabel(plain_label(first.label(first.states[1])))
-        add_headline(figure, records, shown, (len(first.states), len(first.inputs)), curves.left_out)
+        add_headline(figure, records, shown, (len(first.states), 0), curves.left_out)
         orbit_legend(figure, chosen, slopes is not None)
         return save_figure(figure, path)
 

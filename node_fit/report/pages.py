@@ -25,7 +25,7 @@ from ..evaluation.residuals import (
     neighbours_in_words,
 )
 from ..plots.curves import Curve, Curves, Trajectory, rank_trajectories
-from ..plots.figures import constant_inputs
+from ..plots.figures import constant_inputs, drawn_inputs
 from ..runtime.serialization import Json, check_yaml, is_list
 from ..training.callback import ENDED
 from .page import jsonable_numbers, jsonable_times, write_page
@@ -297,7 +297,7 @@ def describe_run(
         for kind, held in (("fitted", False), ("held", True))
     }
     constant = constant_inputs(records)
-    moving = [place for place in range(len(predictions.inputs)) if place not in constant]
+    moving = drawn_inputs(predictions.inputs, constant)
     kinds = tuple(interpolation) if isinstance(interpolation, list) else interpolation
     held = are_held(kinds or "linear", len(predictions.inputs))
     return {

@@ -3115,6 +3115,13 @@ MUTANTS = (
         ("tests/data/test_past_rows.py",),
     ),
     Mutant(
+        "cycles: panels of phases",
+        "node_fit/plots/figures.py",
+        " and name not in CYCLE_INPUTS",
+        "",
+        ("tests/plots/test_plots.py",),
+    ),
+    Mutant(
         "cycles: equations",
         "node_fit/app/recognition.py",
         "not gather_equations(given) and (cycles",

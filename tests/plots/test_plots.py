@@ -130,6 +130,16 @@ def test_an_input_is_drawn_as_the_model_has_it_between_rows(inputs):
     assert line.get_drawstyle() == {"linear": "default", "hold": "steps-post"}[inputs]
 
 
+def test_phases_of_cycles_are_not_drawn():
+    data = replace(waves(1, inputs=1), units={"t": "h"})
+    drawn = [
+        fit_figure(Curves({"train": part}, {"train": curve(part)}))
+        for part in (data, data.with_cycles(["day", "week"]))
+    ]
+    labels = [[axes.get_ylabel() for axes in figure.axes] for figure in drawn]
+    assert labels[0] == labels[1] and drawn[1].get_suptitle() == ""
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_solutions_that_fail_are_drawn_as_far_as_they_go(tmp_path, bad):
     data = waves(2)
