@@ -17,8 +17,8 @@ from .tables.times import SECONDS
 
 # Steps of a profile: hours of a day, quarters of a day of a week, half months of a year.
 STEPS_OF_PROFILE = {"day": 24, "week": 28, "year": 24}
-# Minimum number of periods of a trajectory, and of rows in a period.
-FEWEST_PERIODS, FEWEST_OF_PERIOD = {"day": 7, "week": 4, "year": 4}, 6
+# Minimum number of periods of a trajectory, and of rows in a period and in that of another cycle.
+FEWEST_PERIODS, FEWEST_OF_PERIOD, FEWEST_OF_OTHERS = {"day": 7, "week": 4, "year": 4}, 6, 4
 # Minimum number of years if a sine has to explain this share of the variance.
 FEWEST_YEARS, MUCH_OF_SEASONS = 2, 0.8
 # Share of the variance that a profile has to explain.
@@ -59,6 +59,8 @@ def follows(data: Dataset, cycle: str, period: float, others: Sequence[str]) -> 
         return is_enough and swings_by_year(data.select([int(periods.argmax())]))
     step = max(period / STEPS_OF_PROFILE[cycle], data.median_step)
     even = data.select(lasting).resample(step, data.input_interpolation[0] if data.inputs else "linear")
+    # Rows that are too far apart do not resolve the others.
+    others = [name for name in others if PERIODS[name] / PERIODS[cycle] * period >= FEWEST_OF_OTHERS * step]
     parts = [gather_explanations(even, row, cycle, others, round(period / step)) for row in range(len(even))]
     ys, inputs, known, profile = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     shares = [share_explained(y, inputs, known, profile) for y in ys.T if np.isfinite(y).any()]

@@ -3122,6 +3122,13 @@ MUTANTS = (
         ("tests/plots/test_plots.py",),
     ),
     Mutant(
+        "cycles: others that rows do not resolve",
+        "node_fit/data/cycles.py",
+        ">= FEWEST_OF_OTHERS * step]",
+        ">= 0]",
+        CYCLES,
+    ),
+    Mutant(
         "cycles: equations",
         "node_fit/app/recognition.py",
         "not gather_equations(given) and (cycles",
