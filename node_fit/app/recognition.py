@@ -433,6 +433,10 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
     if not has_time and (time is None or len(free) < (1 if has_states else 2)):
         raise ValueError(f"{file} has the columns {list_names(names)}; it needs one of times and one of a state.")
     free = [name for name in free if name != time]
+    time_of_day, dates = None, time or next(texts_in(value_of(given.get("data.time", ""))), None)
+    if dates is not None and "data.time_of_day" not in given:
+        time_of_day = find_time_of_day(path, columns.get(dates, dates), free, options)
+    free = [name for name in free if name != time_of_day]
     records = guess.trajectory if guess.trajectory in free and "data.trajectory" not in given else None
     if has_states:
         repeats = False
@@ -440,18 +444,13 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
             repeats = records is not None and "data.series" not in given and is_repeating(path, records, options)
         records = records if repeats else None
         others = [name for name in free if name and name != records]
-        return Columns(time, records, (), () if OTHERS_BY & set(given) else others)
-    if records is not None and len(free) > 1 and is_repeating(path, records, options):
-        free = [name for name in free if name != records]
-    else:
+        return Columns(time, records, (), () if OTHERS_BY & set(given) else others, time_of_day=time_of_day)
+    if records is None or len(free) <= 1 or not is_repeating(path, records, options):
         records = None
-        if time is not None and "data.trajectory" not in given and len(free) > 1:
+        # Without the times of day, dates repeat, and each time of day would name a record.
+        if time is not None and time_of_day is None and "data.trajectory" not in given and len(free) > 1:
             records = find_records(path, time, free, options)
-            free = [name for name in free if name != records]
-    time_of_day = None
-    if time is not None and "data.time_of_day" not in given:
-        time_of_day = find_time_of_day(path, time, free, options)
-    free = [name for name in free if name != time_of_day]
+    free = [name for name in free if name != records]
     no_states = find_no_states(path, free, options)
     free = [name for name in free if name not in no_states]
     if not free:

@@ -23,6 +23,8 @@ FEWEST_PERIODS, FEWEST_OF_PERIOD, FEWEST_OF_OTHERS = {"day": 7, "week": 4, "year
 FEWEST_YEARS, MUCH_OF_SEASONS = 2, 0.8
 # Share of the variance that a profile has to explain.
 MUCH_OF_VARIANCE = 0.5
+# Squares that count as none.
+NO_SQUARES = 1e-300
 # Past rows over which inputs are averaged.
 AVERAGED = (1, 3, 8, 24, 72)
 
@@ -39,9 +41,10 @@ def find_cycles(data: Dataset) -> list[str]:
     if unit not in SECONDS:
         return []
     cycles: list[str] = []
-    for cycle, seconds in PERIODS.items():
-        period = seconds / SECONDS[unit]
-        cycles += [cycle] if follows(data.exact, cycle, period, cycles) else []
+    with np.errstate(over="ignore", invalid="ignore"):  # Numbers near the largest one have no variance.
+        for cycle, seconds in PERIODS.items():
+            period = seconds / SECONDS[unit]
+            cycles += [cycle] if follows(data.exact, cycle, period, cycles) else []
     return cycles
 
 
@@ -84,8 +87,7 @@ def swings_by_year(data: Dataset) -> bool:
 
 def squares_beside(y: Float[np.ndarray, " row"], regressors: Float[np.ndarray, "row regressor"]) -> float:
     """Returns the squares that a regression leaves."""
-    left: Float[np.ndarray, " row"] = y - regressors @ np.linalg.lstsq(regressors, y, rcond=None)[0]
-    return float((left**2).sum())
+    return float(((y - regress(y, regressors, slice(None))) ** 2).sum())
 
 
 class Explanations(NamedTuple):
@@ -135,23 +137,30 @@ def share_explained(
 ) -> float:
     """Computes the share of the variance of both halves that the profile of the other half explains.
 
-    The variance is that which known cycles leave, and what inputs explain does not count.
+    The variance is that which known cycles leave, and what inputs explain does not count. The height of a profile may
+    differ between the halves, as that of the sun does.
     """
     is_measured = np.isfinite(y)
     y, inputs, known, profile = (part[is_measured] for part in (y, inputs, known, profile))
-    total = squares_left(y, known)
-    without = min(squares_left(y, np.concatenate([known, inputs], axis=1)), total)
-    left = squares_left(y, np.concatenate([known, inputs, profile], axis=1))
-    return (without - left) / total if total else 0.0
-
-
-def squares_left(y: Float[np.ndarray, " row"], regressors: Float[np.ndarray, "row regressor"]) -> float:
-    """Returns the squares in both halves that a regression on the other half leaves."""
-    middle, squares = len(y) // 2, 0.0
+    middle = len(y) // 2
+    total, without, explained = 0.0, 0.0, 0.0
     for half, other in ((slice(middle), slice(middle, None)), (slice(middle, None), slice(middle))):
-        weights = np.linalg.lstsq(regressors[other], y[other], rcond=None)[0]
-        squares += float(((y[half] - regressors[half] @ weights) ** 2).sum())
-    return squares
+        by_known, by_inputs, by_profile = (
+            regress(y, np.concatenate(parts, axis=1), other)[half]
+            for parts in ((known,), (known, inputs), (known, inputs, profile))
+        )
+        left, course = y[half] - by_inputs, by_profile - by_inputs
+        total += float(((y[half] - by_known) ** 2).sum())
+        without += float((left**2).sum())
+        explained += max(float(left @ course), 0.0) ** 2 / max(float(course @ course), NO_SQUARES)
+    return explained / max(total, without) if total else 0.0
+
+
+def regress(
+    y: Float[np.ndarray, " row"], regressors: Float[np.ndarray, "row regressor"], rows: slice
+) -> Float[np.ndarray, " row"]:
+    """Returns the predictions of all rows by a regression on some."""
+    return regressors @ np.linalg.lstsq(regressors[rows], y[rows], rcond=None)[0]
 
 
 def moving_mean(values: Float[np.ndarray, "row column"], rows: int) -> Float[np.ndarray, "mean column"]:

@@ -466,7 +466,7 @@ def time_since_start(time: object, data: Dataset, trajectory: object, where: obj
             raise ValueError(f"{where} names no trajectory, but the data's trajectories begin at different times.")
         zero = dates.zero[0]
     try:
-        return dates.time_of(cast(str, time), zero)
+        return dates.time_of(time, zero)
     except (TypeError, ValueError):
         raise ValueError(f"{where} needs a timestamp such as 2020-12-31T23:59:00 as its time, got {time!r}.") from None
 

@@ -3040,15 +3040,15 @@ MUTANTS = (
     Mutant(
         "cycles: what swings at another period",
         "node_fit/data/cycles.py",
-        "for half, other in ((slice(middle), slice(middle, None)), (slice(middle, None), slice(middle))):",
-        "for half, other in ((slice(middle), slice(middle)), (slice(middle, None), slice(middle, None))):",
+        "regress(y, np.concatenate(parts, axis=1), other)[half]",
+        "regress(y, np.concatenate(parts, axis=1), half)[half]",
         CYCLES,
     ),
     Mutant(
         "cycles: what inputs explain",
         "node_fit/data/cycles.py",
-        "np.concatenate([known, inputs], axis=1)), total)",
-        "known), total)",
+        "for parts in ((known,), (known, inputs), (known, inputs, profile))",
+        "for parts in ((known,), (known,), (known, profile))",
         CYCLES,
     ),
     Mutant(
@@ -3068,8 +3068,8 @@ MUTANTS = (
     Mutant(
         "cycles: days of a week",
         "node_fit/data/cycles.py",
-        "        cycles += [cycle] if follows(data.exact, cycle, period, cycles) else []",
-        "        cycles += [cycle] if follows(data.exact, cycle, period, []) else []",
+        "if follows(data.exact, cycle, period, cycles) else []",
+        "if follows(data.exact, cycle, period, []) else []",
         CYCLES,
     ),
     Mutant(
@@ -3127,6 +3127,20 @@ MUTANTS = (
         ">= FEWEST_OF_OTHERS * step]",
         ">= 0]",
         CYCLES,
+    ),
+    Mutant(
+        "cycles: profiles of other heights",
+        "node_fit/data/cycles.py",
+        "max(float(left @ course), 0.0) ** 2 / max(float(course @ course), NO_SQUARES)",
+        "float((left**2).sum() - ((left - course) ** 2).sum())",
+        CYCLES,
+    ),
+    Mutant(
+        "recognition: times of day",
+        "node_fit/app/recognition.py",
+        "    free = [name for name in free if name != time_of_day]\n",
+        "",
+        ("tests/app/test_command_line.py",),
     ),
     Mutant(
         "cycles: equations",

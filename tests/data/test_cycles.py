@@ -78,6 +78,7 @@ def test_cycles_are_found():
     hours = np.arange(24 * 7 * 10)
     assert node_fit.find_cycles(as_data(heat(hours))) == ["day"]
     assert node_fit.find_cycles(as_data(heat(hours) * (hours // 24 % 7 < 5))) == ["day", "week"]
+    assert node_fit.find_cycles(as_data(heat(HOURS) * np.where(HOURS < 240, 0.25, 1))) == ["day"]  # the sun of spring
     days = np.arange(1500)
     assert node_fit.find_cycles(as_data(np.sin(days / 40) - 2 * (days % 7 > 4), step="D")) == ["week"]
     weeks = np.arange(52 * 8)

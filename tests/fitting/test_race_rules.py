@@ -28,7 +28,7 @@ def judged(
     error: float, verdict: str = "poor", *, name: str = "as chosen", evidence=None, validated=True, size=10, **more
 ):
     """An attempt of an error, of fits to 200 values with or without validation data."""
-    ys = np.ones((1, 200, 1))
+    ys = np.linspace(1, 2, 200)[None, :, None]
     train = Mock(spec=nf.Dataset, ys=ys, mask=ys > 0, lengths=np.array([200]))
     data = {"train": train} | ({"validation": Mock(spec=nf.Dataset, mask=ys > 0)} if validated else {})
     model = Mock(typical=Mock(field=object()))
@@ -417,7 +417,8 @@ def test_hidden_states_are_tried_before_polynomials_of_what_is_measured():
     first = judged(0.6)
     first.fit.options = nf.Options(field=nf.MLP)
     for rows, states in ((50, 1), (5_000, 1), (5_000, 9)):
-        train = Mock(spec=nf.Dataset, mask=np.ones((1, rows, states), bool), is_driven=False)
+        ys = np.broadcast_to(np.linspace(1, 2, rows)[None, :, None], (1, rows, states))
+        train = Mock(spec=nf.Dataset, ys=ys, mask=ys > 0, is_driven=False)
         train.states = tuple(f"x{index}" for index in range(states))
         first.fit.data = {"train": train}
         names = [each.name for each in candidates.candidates_of(race_of(first))]

@@ -284,7 +284,7 @@ def number_beginnings(
     such table always goes back to its first value, after enough rows.
     """
     first = np.searchsorted(codes, np.arange(len(trajectories)))
-    begins = np.isclose(t, t[first][codes], rtol=0, atol=BEGINS_WITHIN * np.ptp(t))
+    begins = np.isclose(t, t[first][codes], rtol=0, atol=BEGINS_WITHIN * t.max() - BEGINS_WITHIN * t.min())
     back = np.concatenate([[False], (np.diff(t) <= 0) & (np.diff(codes) == 0)])
     new = back | np.concatenate([[True], np.diff(codes) != 0])
     lengths = np.diff(np.append(np.flatnonzero(new), len(t)))

@@ -5,7 +5,7 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -68,14 +68,14 @@ class Dates(NamedTuple):
         index = pd.DatetimeIndex(self.zero[trajectories] + since)
         return index if self.zone is None else index.tz_localize("UTC").tz_convert(self.zone)
 
-    def time_of(self, timestamp: str, zero: np.datetime64) -> float:
+    def time_of(self, timestamp: object, zero: np.datetime64) -> float:
         """Converts a timestamp to the time since an instant [unit]; without a zone, it is in that of the data.
 
         **Raises:** `TypeError` or `ValueError` if it can't be read.
         """
         import pandas as pd
 
-        instant = pd.Timestamp(timestamp)
+        instant = pd.Timestamp(cast(str, timestamp))
         if instant.tzinfo is None:
             instant = instant.tz_localize(self.zone or "UTC")
         return (instant.tz_convert(None) - pd.Timestamp(zero)).total_seconds() / SECONDS[self.unit]
