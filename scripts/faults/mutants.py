@@ -3138,8 +3138,8 @@ MUTANTS = (
     Mutant(
         "recognition: times of day",
         "node_fit/app/recognition.py",
-        "    free = [name for name in free if name != time_of_day]\n",
-        "",
+        "time is not None and time_of_day is None and ",
+        "time is not None and ",
         ("tests/app/test_command_line.py",),
     ),
     Mutant(
