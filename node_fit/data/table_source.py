@@ -59,7 +59,7 @@ class Table:
       can't contain.
     - `units`: unit of a column, by name.
     - `delays`: time after which an input acts, by name; the model then gets its value of that time before.
-    - `cycles`: `day`, `week` and `year`, whose phases are further inputs, as in `with_cycles`.
+    - `cycles`: `day`, `week` and `year`, whose phases are further inputs, as in `Dataset.with_cycles`.
     - `ranges`: lower and upper end of the range of a state's sensor, by name; null for no end. Values at or beyond an
       end are censored: they only tell on which side of it the true value lies.
     - `log`: positive states and inputs to treat on a logarithmic scale.
