@@ -195,6 +195,7 @@ class Assembled(Generic[Data]):
     counts: Float[np.ndarray, "trajectory time state"] | None
 
 
+@np.errstate(over="ignore")  # Times may be as far apart as numbers can be.
 def assemble(
     kind: type[Data],
     tables: Sequence[RawTable],
