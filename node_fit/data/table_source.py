@@ -226,7 +226,7 @@ class Table:
             notes.append(f"inputs: {names} tell {describe_cycles(self.cycles)} (data.cycles)")
         elif cycles := find_cycles(parts.train):
             key = ", ".join(cycles)
-            notes.append(f"inputs: states follow {describe_cycles(cycles)}; 'data.cycles=[{key}]' makes it an input")
+            notes.append(f"inputs: states follow {describe_cycles(cycles)}: 'data.cycles=[{key}]'")
         if self.ranges:
             notes.append(f"states: {describe_ranges(parts.train, self.ranges)} (data.ranges)")
         elif ranges := find_ends(parts.train):

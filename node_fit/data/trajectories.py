@@ -19,7 +19,7 @@ from .events import Events
 from .inputs import Interpolations, are_held, detect_interpolation, interpolate_input
 from .interpolation import is_even, resample
 from .noise_formula import NoiseFormula, read_formulas
-from .phases import check_cycles, cycle_inputs, cycle_names
+from .phases import PERIODS, check_cycles, cycle_inputs, cycle_names
 from .tables.times import SECONDS, Dates
 
 if TYPE_CHECKING:
@@ -637,6 +637,7 @@ class Trajectories:
         if not cycles:
             return self
         unit = self.units.get(self.time)
+        check_known_values("cycles", cycles, tuple(PERIODS), "a cycle")
         check_cycles(cycles, self.inputs, has_clock=self.dates is not None or unit in SECONDS)
         us = np.concatenate([self.us, cycle_inputs(cycles, self.ts, self.dates, unit)], axis=2)
         return replace(self, us=us, inputs=(*self.inputs, *cycle_names(cycles)))

@@ -50,7 +50,8 @@ def test_times_without_dates_count_from_zero():
 @pytest.mark.parametrize(
     ("cycles", "change", "sentence"),
     [
-        (["month"], {}, "cycles names 'month', which is none of day, week, year"),
+        (["month"], {}, "cycles names 'month', which is not a cycle; choose from day, week, year"),
+        (["days"], {}, "cycles names 'days', which is not a cycle; did you mean 'day'?"),
         (["day"], {"units": {"t": "turns"}}, "a day is no known number of time units; use dates as times, or give"),
         (["day"], {"inputs": ["day_cos"]}, "the data have an input 'day_cos' already; rename it"),
     ],
@@ -137,7 +138,7 @@ def test_a_table_gets_its_cycles_and_names_those_that_it_shows(tmp_path):
     frame.to_csv(path, index=False)
     table = {"path": str(path), "time": "when", "states": ["room"]}
     plain, notes = Table(**table).load_with_notes()
-    assert "inputs: states follow the time of day; 'data.cycles=[day]' makes it an input" in notes
+    assert "inputs: states follow the time of day: 'data.cycles=[day]'" in notes
     parts, notes = Table(**table, cycles=["day"]).load_with_notes()
     assert "inputs: day_sin, day_cos tell the time of day (data.cycles)" in notes
     assert not plain.train.inputs and parts.train.inputs == ("day_sin", "day_cos")
